@@ -174,14 +174,6 @@ def test_a_directory_to_which_others_may_write_is_refused(path: Path, take: Take
     take(insecure=True).hold()
 
 
-def test_a_directory_above_which_others_may_write_is_refused(tmp_path: Path, take: Take) -> None:
-    """Fault 3."""
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    with pytest.raises(InsecureRootError, match="with --device-plugins"):
-        take(tmp_path / "open" / "device-plugins").hold()
-
-
 @pytest.mark.parametrize(
     ("directory", "roots", "status", "words"),
     [
@@ -273,18 +265,6 @@ def test_a_watcher_that_dials_upon_create_is_never_refused(made: Path, take: Tak
         for _ in range(200):
             trio.run(start)
     assert said == [ACCEPTED] * 200
-
-
-async def test_what_is_at_a_name_is_a_socket_or_nothing(path: Path, take: Take) -> None:
-    directory = take()
-    directory.hold()
-    bind(path / "a")
-    (path / "file").write_text("")
-    (path / "link").symlink_to("a")
-    found = directory.identify("a")
-    assert found is not None
-    assert found.inode == (path / "a").stat().st_ino
-    assert [directory.identify(name) for name in ("file", "link", "missing")] == [None, None, None]
 
 
 async def test_the_processes_of_other_users_can_connect_only_if_some_are_trusted(tmp_path: Path) -> None:

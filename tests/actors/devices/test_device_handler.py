@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import attrs
 import pytest
@@ -18,26 +18,18 @@ from trio.testing import MockClock
 
 from plugind.actors.devices.follower import SHARED
 from plugind.actors.devices.handler import DevicePluginHandler
-from plugind.actors.handlers.handler import policy_of
 from plugind.actors.handlers.paced import pause_after
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.node import DEFAULT_CONFIG
-from plugind.protocol.devices.messages import (
-    InstanceAdded,
-    InstanceMessage,
-    InstanceRemoved,
-    InstanceRole,
-    ListLost,
-    ListReceived,
-)
+from plugind.protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRole, ListLost, ListReceived
 from plugind.protocol.devices.resources import Resources
 from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.info import InstancePolicy
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import ListAndWatchResponse
 from plugind.protocol.settings.config import Config, DevicePluginDirectory
 from plugind.protocol.wire.grpc import Newest
 from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 GPU = "vendor.com/gpu"
 FOUR = tuple(Device(f"gpu-{number}") for number in range(4))
@@ -102,14 +94,8 @@ class Bench:
         return self.node.plug(socket, plugin), service
 
     def health(self, socket: str = "a.sock") -> tuple[Health | None, str | None]:
-        status = self.node.status(socket)
-        assert status is not None
+        status = shown(self.node, socket)
         return status.health, status.health_reason
-
-    def reason(self, socket: str = "a.sock") -> str | None:
-        status = self.node.status(socket)
-        assert status is not None
-        return status.reason
 
 
 @asynccontextmanager
@@ -175,18 +161,6 @@ async def test_a_plugin_whose_options_call_fails_is_refused_in_the_kubelets_word
     assert bench.said.kinds()[:2] == [(0.0, "InstanceRemoved"), (0.5, "InstanceAdded")]
 
 
-async def test_a_plugin_that_never_says_its_options_is_refused_after_five_seconds(autojump_clock: MockClock) -> None:
-    """The kubelet waits for ever, and holds Register with it (k8s 117435)."""
-    bench = Bench()
-    async with bench.node as node:
-        service = FakeDevices(FOUR)
-        service.options_delay = 1e9
-        bench.plug("a.sock", service)
-        await trio.sleep(5.1)
-        assert node.state("a.sock") == "waiting"
-        assert "failed to get device plugin options: no answer within 5 s" in (bench.reason() or "")
-
-
 async def test_a_plugin_whose_endpoint_never_comes_is_refused_after_ten_seconds(autojump_clock: MockClock) -> None:
     bench = Bench()
     async with bench.node as node:
@@ -197,7 +171,7 @@ async def test_a_plugin_whose_endpoint_never_comes_is_refused_after_ten_seconds(
         assert node.state("a.sock") == "waiting"
         assert (
             "failed to dial device plugin: no connection to the endpoint /plugins/own.sock: "
-            "No such file or directory (tried for 10 s)" in (bench.reason() or "")
+            "No such file or directory (tried for 10 s)" in (shown(node).reason or "")
         )
 
 
@@ -210,11 +184,6 @@ async def test_a_failed_register_leaves_the_older_plugin_as_it_is(autojump_clock
         await trio.sleep(30)
         assert old.streams == 1
     assert bench.said.capacities() == [(0.0, 0, 0), (0.0, 4, 4)]
-
-
-def test_the_newest_device_plugin_of_a_resource_is_the_active_one() -> None:
-    """Consumers 0.1, row 5: with ALL, devices would count twice while a plugin is updated."""
-    assert policy_of(DevicePluginHandler()) is InstancePolicy.NEWEST
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -260,14 +229,6 @@ async def test_a_stream_that_ends_is_opened_again_with_doubling_delays(autojump_
     assert bench.said.capacities()[1:3] == [(0.0, 4, 4), (100.0, 4, 0)]
     assert bench.said.capacities()[-1][1:] == (4, 4)
     assert service.most_streams == 1
-
-
-async def test_a_stream_that_lasted_begins_with_the_shortest_delay_again(autojump_clock: MockClock) -> None:
-    async with listing() as (_, _, service):
-        for _ in range(4):
-            await trio.sleep(40)
-            service.end(GRPCError(Status.INTERNAL, "oops"))
-    assert service.streamed == [0.0, 41.0, 81.0, 121.0]
 
 
 async def test_a_broken_connection_is_seen_at_once_and_made_again(autojump_clock: MockClock) -> None:
@@ -333,16 +294,6 @@ async def test_a_list_over_a_limit_is_refused_and_the_stream_is_opened_again(
     assert bench.said.capacities()[1:] == [(0.0, 4, 4), (40.0, 4, 0), (47.0, 4, 4)]
 
 
-async def test_two_devices_with_one_id_are_a_warning(autojump_clock: MockClock) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        bench.plug("a.sock", [Device("a"), Device("b"), Device("a", "Unhealthy")])
-        await node.settled()
-        await trio.sleep(5)
-        assert bench.health() == (Health.HEALTHY, '1 device has the id of another, such as "a"')
-    assert bench.said.lists() == [(0.0, 2, 1)]
-
-
 async def test_of_a_flood_of_lists_ten_a_second_are_passed_on_and_the_last_one_counts(
     autojump_clock: MockClock,
 ) -> None:
@@ -367,28 +318,6 @@ def test_a_plugin_that_sends_more_than_lists_need_is_slowed_down() -> None:
     assert pause_after(Newest(b"", 3072, 20_000)) == 3.0
     assert pause_after(Newest(b"", 60_000, 300_000)) == 5.0
     assert pause_after(Newest(b"", 1, 600_000), 2500) == 12.5
-
-
-async def test_others_run_after_each_step_of_a_list(autojump_clock: MockClock) -> None:
-    """Of a list of 800,000 fields; the bytes alone come in a few pieces."""
-    devices = [{"ID": str(number), "topology": {"nodes": [{}] * 400}} for number in range(2000)]
-    turns, listed = 0, trio.Event()
-
-    async def count() -> None:
-        nonlocal turns
-        while not listed.is_set():
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with listing() as (bench, _, service):
-        await trio.sleep(10)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(count)
-            service.send(ListAndWatchResponse(devices=devices))
-            while bench.said.lists()[-1][1] != 2000:
-                await trio.lowlevel.checkpoint()
-            listed.set()
-    assert turns >= 400
 
 
 # --- as strict as the kubelet ----------------------------------------------------------------------------------------
@@ -447,20 +376,6 @@ async def test_a_strict_node_follows_a_plugin_again_that_registers_anew(autojump
     assert (service.streamed, discovered.streamed) == ([0.0, 120.0], [0.0, 120.0])
 
 
-async def test_a_strict_node_lets_a_plugin_go_that_called_and_whose_socket_is_gone(autojump_clock: MockClock) -> None:
-    """No stream finds that out, and no watcher looks."""
-    bench = Bench(config=attrs.evolve(STRICT, device_plugins=DevicePluginDirectory("/dp")))
-    async with bench.node as node:
-        await node.settled()
-        plugin, _ = bench.plug("/dp/a.sock", FOUR)
-        node.register("a.sock", GPU)
-        await node.settled()
-        await trio.sleep(60)
-        plugin.stop()
-        await trio.sleep(60)
-        assert node.status("/dp/a.sock") is None
-
-
 # --- several instances ------------------------------------------------------------------------------------------------
 
 
@@ -492,19 +407,6 @@ async def test_the_capacity_never_falls_in_a_surge(autojump_clock: MockClock) ->
     ]
 
 
-async def test_the_older_plugin_serves_again_when_the_newer_one_goes(autojump_clock: MockClock) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        bench.plug("a.sock", FOUR)
-        await node.settled()
-        newer, _ = bench.plug("b.sock", FOUR[:3])
-        await node.settled()
-        await trio.sleep(5)
-        newer.stop()
-        await trio.sleep(5)
-    assert [capacity for capacity, _ in groupby(entry[1] for entry in bench.said.capacities())] == [0, 4, 3, 4]
-
-
 async def test_a_plugin_that_is_lost_passes_its_role_to_one_that_is_not(autojump_clock: MockClock) -> None:
     bench = Bench()
     async with bench.node as node:
@@ -516,8 +418,7 @@ async def test_a_plugin_that_is_lost_passes_its_role_to_one_that_is_not(autojump
         newer.stream_error = GRPCError(Status.UNAVAILABLE)
         newer.end()
         await trio.sleep(5)
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.active
     assert bench.said.capacities()[-1][1:] == (4, 4)
 
@@ -550,21 +451,6 @@ async def test_a_plugin_that_calls_is_followed_and_goes_with_its_socket(autojump
     assert service.most_streams == 1
 
 
-async def test_a_plugin_that_dies_and_leaves_its_socket_stays_registered_by_its_call(autojump_clock: MockClock) -> None:
-    bench = bench_with_calls()
-    async with bench.node as node:
-        await node.settled()
-        plugin, _ = bench.plug("/dp/a.sock", FOUR)
-        node.register("a.sock", GPU)
-        await node.settled()
-        plugin.close_listener()
-        await trio.sleep(60)
-        assert node.state("/dp/a.sock") == "registered"
-        plugin.listen()
-        await trio.sleep(40)
-        assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
-
-
 async def test_a_plugin_whose_socket_is_removed_stays_with_a_warning_as_long_as_its_stream_is_open(
     autojump_clock: MockClock,
 ) -> None:
@@ -579,8 +465,7 @@ async def test_a_plugin_whose_socket_is_removed_stays_with_a_warning_as_long_as_
         await trio.sleep(65)
         service.show(*FOUR[:3])
         await trio.sleep(600)
-        status = node.status("/dp/a.sock")
-        assert status is not None
+        status = shown(node, "/dp/a.sock")
         assert (status.state, status.health, status.generation) == ("registered", Health.HEALTHY, 1)
         assert (status.serving, status.not_serving) == (False, "its socket file is gone, so nobody can reach it")
         assert (len(service.streamed), service.streams) == (1, 1)
@@ -607,36 +492,6 @@ async def test_a_plugin_that_waits_ten_seconds_before_it_calls_is_back_within_tw
         assert (attempt.answers, bench.health("/dp/dp.2")) == ([("OK", "")], (Health.HEALTHY, None))
         assert node.now - began < 20
     assert bench.said.lists()[-1][1:] == (4, 4)
-
-
-async def test_a_plugin_that_restarts_and_calls_again_is_another_instance(autojump_clock: MockClock) -> None:
-    """Its devices are unhealthy for as long as it is away, and their number stays."""
-    bench = bench_with_calls()
-    async with bench.node as node:
-        await node.settled()
-        plugin, _ = bench.plug("/dp/a.sock", FOUR)
-        node.register("a.sock", GPU)
-        await node.settled()
-        await trio.sleep(30)
-        plugin.restart()
-        again = node.register("a.sock", GPU)
-        await trio.sleep(30)
-        assert again.answers == [("OK", "")]
-        assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
-    assert {capacity for _, capacity, _ in bench.said.capacities()[1:]} == {4}
-    assert bench.said.capacities()[-1][1:] == (4, 4)
-
-
-async def test_a_call_whose_plugin_does_not_answer_is_refused_with_the_plain_reason(autojump_clock: MockClock) -> None:
-    bench = bench_with_calls()
-    async with bench.node as node:
-        await node.settled()
-        service = FakeDevices(FOUR)
-        service.options_delay = 1e9
-        bench.plug("/dp/a.sock", service)
-        attempt = node.register("a.sock", GPU)
-        await trio.sleep(10)
-        assert [text for _, text in attempt.answers] == ["failed to get device plugin options: no answer within 5 s"]
 
 
 # --- two registrations of one endpoint --------------------------------------------------------------------------------
@@ -669,32 +524,3 @@ async def test_an_endpoint_that_is_registered_by_a_call_and_by_socket_has_one_st
         assert (service.most_streams, service.streams) == (1, 1)
         assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
         assert bench.said.capacities()[-1][1:] == (4, 3)
-
-
-# --- the end ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_plugin_whose_socket_goes_is_deregistered_and_its_stream_ended(autojump_clock: MockClock) -> None:
-    async with listing() as (bench, plugin, service):
-        plugin.unlink()
-        await bench.node.settled()
-        await trio.sleep(1)
-        assert service.streams == 0
-    assert bench.said.kinds()[-1][1] == "InstanceRemoved"
-    assert isinstance(bench.said.messages[-1][1], InstanceRemoved)
-
-
-async def test_a_plugin_that_dies_and_leaves_its_socket_is_lost_and_comes_back(autojump_clock: MockClock) -> None:
-    """It listens again on the same file after ten seconds: the registration is the same."""
-    async with listing() as (bench, plugin, service):
-        await trio.sleep(5)
-        plugin.close_listener()
-        await trio.sleep(10)
-        health, reason = bench.health()
-        assert health is Health.DISCONNECTED
-        assert reason == "no connection to the endpoint /plugins/a.sock: Connection refused"
-        plugin.listen()
-        await trio.sleep(30)
-        assert bench.health() == (Health.HEALTHY, None)
-        assert bench.node.state("a.sock") == "registered"
-    assert service.most_streams == 1

@@ -6,51 +6,28 @@ and its connections, and answers nothing: only a call with a deadline finds it (
 
 from __future__ import annotations
 
-import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
-from grpclib.server import Stream
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.actors.simulation.node import DEFAULT_CONFIG
-from plugind.protocol.health.checks import HealthChecks
-from plugind.protocol.messages.status import PluginChanged, Snapshot
+from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.devices import Device
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import PluginStatus
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import DevicePluginOptions, Empty
 from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 FOUR = tuple(Device(f"gpu-{number}") for number in range(4))
 SILENT = "no answer within 3s"
-
-
-class Failing(FakeDevices):
-    """A device plugin that fails to say its options some times."""
-
-    fail_next = 0
-
-    async def GetDevicePluginOptions(self, stream: Stream[Empty, DevicePluginOptions]) -> None:  # noqa: N802
-        if self.fail_next:
-            self.fail_next -= 1
-            raise GRPCError(Status.INTERNAL, "busy")
-        await super().GetDevicePluginOptions(stream)
 
 
 def plug(node: SimulatedNode, socket: str, service: FakeDevices, name: str = "vendor.com/gpu") -> PluggedIn:
     return node.plug(socket, FakePlugin("DevicePlugin", name, ("v1beta1",), serves=[service]))
 
 
-def status(node: SimulatedNode, socket: str = "a.sock") -> PluginStatus:
-    found = node.status(socket)
-    assert found is not None
-    return found
-
-
 def health(node: SimulatedNode, socket: str = "a.sock") -> tuple[Health | None, str | None]:
-    return status(node, socket).health, status(node, socket).health_reason
+    return shown(node, socket).health, shown(node, socket).health_reason
 
 
 async def turned(node: SimulatedNode, *, away_from: Health) -> None:
@@ -86,7 +63,7 @@ async def test_a_device_plugin_that_hangs_is_unhealthy_within_a_minute_and_stays
         assert health(node) == (Health.UNHEALTHY, SILENT)
         # Health touches neither the registration nor the devices, which are as the last list says.
         assert node.timeline("a.sock") == before
-        assert (node.state("a.sock"), status(node).generation, status(node).active) == ("registered", 1, True)
+        assert (node.state("a.sock"), shown(node).generation, shown(node).active) == ("registered", 1, True)
         assert await allocatable(node) == [(4, 4)]
         assert (service.streams, len(service.streamed)) == (1, 1)
         await trio.sleep(3600)
@@ -111,25 +88,6 @@ async def test_device_plugins_that_have_just_answered_are_not_asked_again_at_onc
         await trio.sleep(2)
         assert {shown.health for shown in node.statuses.values()} == {Health.HEALTHY}
         assert 30 <= sum(service.asked for service in services) < 40
-
-
-async def test_one_or_two_failures_in_a_row_are_not_shown(autojump_clock: MockClock) -> None:
-    service = Failing(FOUR)
-    async with SimulatedNode() as node:
-        plug(node, "a.sock", service)
-        await node.settled()
-        await trio.sleep(5)
-        service.fail_next = 2
-        async with node.supervisor.changes() as changes:
-            await trio.sleep(100)
-            assert (service.fail_next, service.asked > 4) == (0, True)
-            assert health(node) == (Health.HEALTHY, None)
-            service.fail_next = 3
-            await anext(changes)
-            change = await anext(changes)
-        assert isinstance(change, PluginChanged)
-        # Of those changes there was none.
-        assert (change.plugin.health, service.fail_next) == (Health.UNHEALTHY, 0)
 
 
 async def test_a_plugin_that_refuses_to_say_its_options_is_unhealthy_with_its_own_text(
@@ -177,46 +135,3 @@ async def test_what_is_wrong_with_the_stream_counts_before_the_checks(autojump_c
         await trio.sleep(40)
         # What the checks have found ends with the connection.
         assert health(node) == (Health.HEALTHY, None)
-
-
-async def test_a_plugin_that_answers_and_lists_nothing_is_unhealthy(autojump_clock: MockClock) -> None:
-    """It was unknown, and no alert fired for a plugin that never lists its devices."""
-    service = FakeDevices()
-    service.lists = False
-    async with SimulatedNode() as node:
-        plug(node, "a.sock", service)
-        await node.settled()
-        await trio.sleep(120)
-        assert service.asked > 2
-        assert health(node) == (Health.UNHEALTHY, "no device list after 10s")
-
-
-async def test_a_connection_that_ends_between_two_streams_shows_at_once(autojump_clock: MockClock) -> None:
-    """No stream is open then that could end: the checks notice it."""
-    service = FakeDevices(FOUR)
-    async with SimulatedNode() as node:
-        plugin = plug(node, "a.sock", service)
-        await node.settled()
-        await trio.sleep(50)
-        service.stream_error = GRPCError(Status.UNAVAILABLE, "starting")
-        service.end()
-        await trio.sleep(20)
-        assert health(node) == (Health.UNHEALTHY, "ListAndWatch is not open: UNAVAILABLE: starting")
-        plugin.reset()
-        await trio.sleep(1.5)
-        reason = health(node)[1] or ""
-        assert health(node)[0] is Health.DISCONNECTED
-        assert reason.startswith("no connection to the endpoint /plugins/a.sock: ")
-
-
-async def test_types_that_are_not_checked_are_asked_nothing(autojump_clock: MockClock) -> None:
-    service = FakeDevices(FOUR)
-    config = attrs.evolve(DEFAULT_CONFIG, health_checks=HealthChecks(off={"DevicePlugin"}))
-    async with SimulatedNode(config) as node:
-        plugin = plug(node, "a.sock", service)
-        await node.settled()
-        await trio.sleep(3600)
-        assert (service.asked, health(node)) == (1, (Health.HEALTHY, None))
-        plugin.reset()
-        await trio.sleep(0.5)
-        assert health(node)[0] is Health.DISCONNECTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,17 +14,18 @@ from trio.testing import MockClock
 from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirectory
 from plugind.protocol.errors import ConfigError, PluginError
 from plugind.protocol.logs.limits import LogLimits
-from plugind.protocol.logs.lines import SILENT, Field, Level, Logger
+from plugind.protocol.logs.lines import SILENT, Level, Logger
 from plugind.protocol.messages.status import RootReported
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.protocol.trust.users import Trust
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
-from plugind.tests.actors.status.bench import RecordingLogger
+from plugind.tests.actors.handlers.calling import Lines
 
 DIRECTORY = "/dp"
 GPU = "vendor.com/gpu"
 CONFIG = attrs.evolve(DEFAULT_CONFIG, device_plugins=DevicePluginDirectory(DIRECTORY))
 OK = ("OK", "")
+REFUSED = "a call of Register was refused"
 
 
 class Node(SimulatedNode):
@@ -43,6 +43,13 @@ class Node(SimulatedNode):
     def serve(self, endpoint: str, pid: int = 999) -> PluggedIn:
         """Start a device plugin's process, which listens on its socket."""
         return self.plug(f"{DIRECTORY}/{endpoint}", FakePlugin("DevicePlugin", GPU), pid=pid)
+
+    async def has(self, *endpoints: str) -> None:
+        """Have device plugins that are registered."""
+        for endpoint in endpoints:
+            self.serve(endpoint)
+            self.register(endpoint, GPU)
+        await self.settled()
 
     async def shown(self) -> RootReported:
         (root,) = [root for root in (await self.snapshot()).roots if root.root == DIRECTORY]
@@ -66,18 +73,6 @@ async def running(handler: FakeHandler | None = None) -> AsyncIterator[Node]:
 # --- Register ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_is_answered_once_the_handler_has_registered_the_plugin(autojump_clock: MockClock) -> None:
-    async with running(FakeHandler()) as node:
-        node.serve("a.sock")
-        attempt = node.register("a.sock", GPU)
-        await node.settled()
-        assert attempt.answers == [OK]
-        status = node.status(f"{DIRECTORY}/a.sock")
-        assert status is not None
-        assert (status.state, status.source, status.pid) == ("registered", "Register call of pid 999", 999)
-        assert (await node.shown()).watching == "serving"
-
-
 async def test_a_call_may_come_before_its_socket_is_there(autojump_clock: MockClock) -> None:
     """Consumers B.1: the kubelet dials for 10 seconds; some plugins call before they listen."""
     async with running() as node:
@@ -90,8 +85,7 @@ async def test_a_call_may_come_before_its_socket_is_there(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize(
-    ("later", "answer"),
-    [("vendor.com/nic", ("UNAVAILABLE", "the plugin has called Register again")), (GPU, OK)],
+    ("later", "answer"), [("vendor.com/nic", ("UNAVAILABLE", "the plugin has called Register again")), (GPU, OK)]
 )
 async def test_a_call_that_waits_for_its_socket_replaces_no_later_one(
     later: str, answer: tuple[str, str], autojump_clock: MockClock
@@ -107,23 +101,6 @@ async def test_a_call_that_waits_for_its_socket_replaces_no_later_one(
         status = node.status(f"{DIRECTORY}/a.sock")
         assert status is not None
         assert (status.state, status.name, status.pid) == ("registered", later, 902)
-
-
-async def test_a_plugin_that_calls_ten_seconds_after_the_start_is_registered(autojump_clock: MockClock) -> None:
-    """Consumers B.3: the stub of Kubernetes waits so long once it has seen ``kubelet.sock``. After a restart, too."""
-    async with running() as node:
-        for number in range(2):
-            began = node.now
-            await trio.sleep(10.0)
-            node.serve(f"dp.{number}")
-            attempt = node.register(f"dp.{number}", GPU)
-            await attempt.done.wait()
-            assert attempt.answers == [OK]
-            assert node.now - began < 20.0
-            await node.settled()
-            assert node.state(f"{DIRECTORY}/dp.{number}") == "registered"
-            await node.stop()
-            await node.start()
 
 
 async def test_a_call_whose_socket_never_comes_is_told_so_after_ten_seconds(autojump_clock: MockClock) -> None:
@@ -157,29 +134,12 @@ async def test_the_reason_names_a_socket_that_plugind_has_deleted_when_it_starte
         assert attempt.answers[0][1].endswith("after 10 s"), "the plugin has made it again, and removed it itself"
 
 
-async def test_what_is_no_socket_is_not_waited_for_longer(autojump_clock: MockClock) -> None:
-    """A file or a link at the path is no socket, whatever it leads to."""
-    async with running() as node:
-        node.directory.write(f"{DIRECTORY}/file")
-        node.directory.bind("/plugins/b.sock")
-        node.directory.symlink("/plugins/b.sock", f"{DIRECTORY}/link")
-        attempts = [node.register("file", GPU), node.register("link", GPU)]
-        for attempt in attempts:
-            await attempt.done.wait()
-            assert attempt.code == "UNAVAILABLE"
-
-
-async def test_a_registration_that_takes_longer_than_16_seconds_is_undone(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_registration_that_takes_longer_than_16_seconds_is_undone(autojump_clock: MockClock) -> None:
     async with running(scripted(Hangs())) as node:
         node.serve("a.sock")
         attempt = node.register("a.sock", GPU)
         await attempt.done.wait()
-        assert (attempt.answers, node.now) == (
-            [("DEADLINE_EXCEEDED", "the registration took longer than 16 s")],
-            16.0,
-        )
+        assert (attempt.answers, node.now) == ([("DEADLINE_EXCEEDED", "the registration took longer than 16 s")], 16.0)
         await trio.sleep(300)
         assert node.status(f"{DIRECTORY}/a.sock") is None
 
@@ -198,69 +158,23 @@ async def test_a_refusal_of_the_handler_is_told_in_plain_words_and_the_plugin_pa
         )
 
 
-@attrs.define
-class Log:
-    """Keeps the lines about refused calls."""
-
-    lines: list[dict[str, Field]] = attrs.field(factory=list)
-
-    def enabled(self, level: Level) -> bool:
-        return level >= Level.INFO
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        if message.startswith("a call of Register was refused"):
-            self.lines.append({"level": level.name, **fields})
-
-
 async def test_a_refused_call_is_logged_with_its_process_and_a_flood_of_them_is_limited(
     autojump_clock: MockClock,
 ) -> None:
     """Faults 48 and 91."""
-    log = Log()
+    log = Lines()
     async with Node(FakeHandler(), log) as node:
         await node.settled()
         node.register("../x", GPU, pid=812)
         await node.settled()
-        (line,) = log.lines
+        ((level, line),) = log.with_text(REFUSED)
         assert line["reason"] == f'the endpoint "../x" is not a file name in {DIRECTORY}'
-        shown = {key: line[key] for key in ("level", "path", "name", "endpoint", "pid")}
-        assert shown == {
-            "level": "WARNING",
-            "path": f"{DIRECTORY}/kubelet.sock",
-            "name": GPU,
-            "endpoint": "../x",
-            "pid": 812,
-        }
+        shown = [line[key] for key in ("path", "name", "endpoint", "pid")]
+        assert (level, shown) == (Level.WARNING, [f"{DIRECTORY}/kubelet.sock", GPU, "../x", 812])
         for number in range(300):
             node.register(f"../{'x' * number}", "y" * 300, pid=1000 + number)
             await node.settled()
-        assert len(log.lines) == 1 + LogLimits().same
-
-
-async def test_a_plugin_that_was_refused_is_shown_until_its_socket_is_gone(autojump_clock: MockClock) -> None:
-    async with running(scripted(Fails(PluginError("no")))) as node:
-        plugin = node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
-        assert node.state(f"{DIRECTORY}/a.sock") == "parked"
-        plugin.unlink()
-        await trio.sleep(2.0)
-        assert node.status(f"{DIRECTORY}/a.sock") is None
-
-
-async def test_a_refused_call_touches_no_other_instance(autojump_clock: MockClock) -> None:
-    """Consumers B.1: the kubelet removes whoever has the name when a connection fails."""
-    async with running() as node:
-        node.serve("old.sock")
-        node.register("old.sock", GPU)
-        await node.settled()
-        node.handler.script("register", Fails("no"))
-        node.serve("new.sock")
-        node.register("new.sock", GPU)
-        node.register("../x", GPU)
-        await node.settled()
-        assert node.state(f"{DIRECTORY}/old.sock") == "registered"
-        assert node.state(f"{DIRECTORY}/new.sock") == "parked"
+        assert len(log.with_text(REFUSED)) == 1 + LogLimits().same
 
 
 async def test_two_calls_of_the_same_socket_at_once_are_one_registration(autojump_clock: MockClock) -> None:
@@ -273,47 +187,6 @@ async def test_two_calls_of_the_same_socket_at_once_are_one_registration(autojum
         await node.settled()
         assert [attempt.answers for attempt in attempts] == [[OK]] * 3
         assert [call.ask for call in node.handler.calls] == ["validate", "register"]
-
-
-async def test_a_call_that_names_the_socket_of_another_plugin_is_in_the_reason_of_its_end(
-    autojump_clock: MockClock,
-) -> None:
-    """The reason was that a newer socket is in its place, which is false: it is the same socket."""
-    handler = FakeHandler()
-    handler.script("deregister", Takes(1.0))
-    recorder = RecordingLogger()
-    async with Node(handler, recorder) as node:
-        await node.settled()
-        node.serve("good.sock", pid=7)
-        await node.register("good.sock", GPU, pid=7).done.wait()
-        attempt = node.register("good.sock", "evil.com/steal", pid=8)
-        await trio.sleep(0.5)
-        leaving = node.status(f"{DIRECTORY}/good.sock")
-        why = 'another call of Register (pid 8) has named its socket for "evil.com/steal"'
-        assert leaving is not None
-        assert (leaving.state, leaving.reason) == ("leaving", why)
-        await attempt.done.wait()
-    assert why in [fields.get("cause") for _, _, fields in recorder.events]
-    assert "a newer socket is in its place" not in [fields.get("cause") for _, _, fields in recorder.events]
-
-
-async def test_a_call_with_another_socket_at_the_path_replaces_the_plugin(autojump_clock: MockClock) -> None:
-    """TestDevicePluginReRegistration, for a socket at the same path."""
-    async with running() as node:
-        plugin = node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
-        plugin.restart()
-        again = node.register("a.sock", GPU)
-        await node.settled()
-        assert again.answers == [OK]
-        assert [call.ask for call in node.handler.calls] == [
-            "validate",
-            "register",
-            "deregister",
-            "validate",
-            "register",
-        ]
 
 
 async def test_a_call_whose_socket_goes_is_cancelled_and_blocks_nobody(autojump_clock: MockClock) -> None:
@@ -329,41 +202,12 @@ async def test_a_call_whose_socket_goes_is_cancelled_and_blocks_nobody(autojump_
         assert [call.ask for call in node.handler.calls] == ["validate", "register", "deregister"]
 
 
-async def test_no_more_than_64_calls_are_under_way(autojump_clock: MockClock) -> None:
-    async with running() as node:
-        node.handler.always("register", Takes(5.0))
-        for number in range(70):
-            node.serve(f"{number}.sock")
-            node.register(f"{number}.sock", f"vendor.com/r{number}", pid=100 + number)
-        await node.settled()
-        codes = collections.Counter(attempt.code for attempt in node.calls.attempts)
-        assert codes == {"OK": 64, "RESOURCE_EXHAUSTED": 6}
-
-
-async def test_no_more_than_4_calls_of_a_process_are_under_way(autojump_clock: MockClock) -> None:
-    async with running() as node:
-        node.handler.always("register", Takes(5.0))
-        for number in range(6):
-            node.serve(f"{number}.sock")
-            node.register(f"{number}.sock", f"vendor.com/r{number}", pid=7)
-        await node.settled()
-        codes = collections.Counter(attempt.code for attempt in node.calls.attempts)
-        assert codes == {"OK": 4, "RESOURCE_EXHAUSTED": 2}
-        again = node.register("5.sock", "vendor.com/r5", pid=7)
-        await node.settled()
-        assert again.answers == [OK]
-
-
 # --- the socket -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_kubelet_socket_that_is_removed_is_made_again_after_a_second(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_kubelet_socket_that_is_removed_is_made_again_after_a_second(autojump_clock: MockClock) -> None:
     async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
+        await node.has("a.sock")
         before = node.calls.serving
         node.calls.remove_socket()
         await trio.sleep(1.5)
@@ -378,14 +222,10 @@ async def test_a_kubelet_socket_that_is_removed_is_made_again_after_a_second(
         assert [call.ask for call in node.handler.calls] == ["validate", "register"]
 
 
-async def test_a_server_whose_socket_was_replaced_lets_its_plugins_go(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_server_whose_socket_was_replaced_lets_its_plugins_go(autojump_clock: MockClock) -> None:
     """Two consumers on one directory take updates from each other (consumers B.3, consequence 5)."""
     async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
+        await node.has("a.sock")
         node.calls.take(4711)
         await trio.sleep(2.0)
         text = "/dp/kubelet.sock was replaced, by pid 4711: device plugins are let go until plugind is started again"
@@ -398,18 +238,6 @@ async def test_a_server_whose_socket_was_replaced_lets_its_plugins_go(
         await trio.sleep(60.0)
         assert (await node.shown()).watching == "taken"
         assert node.register("a.sock", GPU).answers == [LOST]
-
-
-async def test_a_call_under_way_while_the_socket_is_replaced_is_answered_once(autojump_clock: MockClock) -> None:
-    async with running(scripted(Takes(5.0))) as node:
-        node.serve("a.sock")
-        attempt = node.register("a.sock", GPU)
-        await trio.sleep(0.5)
-        node.calls.take(4711)
-        await trio.sleep(10.0)
-        text = "/dp/kubelet.sock was replaced, by pid 4711: device plugins are let go until plugind is started again"
-        assert attempt.answers == [("UNAVAILABLE", text)]
-        assert node.status(f"{DIRECTORY}/a.sock") is None
 
 
 async def test_a_directory_that_cannot_be_had_is_tried_again_with_a_backoff(autojump_clock: MockClock) -> None:
@@ -441,11 +269,7 @@ async def test_a_directory_that_may_not_be_taken_ends_the_start(autojump_clock: 
 async def test_after_a_crash_of_the_reconciler_what_was_registered_is_reported_again(autojump_clock: MockClock) -> None:
     """Fault 85: no scan finds it, and the plugins have no sign to call again."""
     async with running() as node:
-        node.serve("a.sock")
-        node.serve("b.sock")
-        for endpoint in ("a.sock", "b.sock"):
-            node.register(endpoint, GPU)
-        await node.settled()
+        await node.has("a.sock", "b.sock")
         node.crash("reconciler")
         node.directory.unlink(f"{DIRECTORY}/b.sock")
         await trio.sleep(5.0)
@@ -459,24 +283,11 @@ async def test_after_a_crash_of_the_reconciler_what_was_registered_is_reported_a
 async def test_what_is_reported_again_is_tried_until_it_is_registered_again(autojump_clock: MockClock) -> None:
     """The plugin was told that it is registered, and does not call again."""
     async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
+        await node.has("a.sock")
         node.handler.script("register", Fails(PluginError("no")), times=3)
         node.crash("reconciler")
         await trio.sleep(60.0)
         assert node.handler.asked().count("register") == 5
-        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
-
-
-async def test_a_call_while_the_reconciler_is_down_waits_and_is_answered(autojump_clock: MockClock) -> None:
-    async with running() as node:
-        node.serve("a.sock")
-        node.crash("reconciler")
-        await trio.testing.wait_all_tasks_blocked()
-        attempt = node.register("a.sock", GPU)
-        await node.settled()
-        assert attempt.answers == [OK]
         assert node.state(f"{DIRECTORY}/a.sock") == "registered"
 
 
@@ -504,26 +315,6 @@ async def test_calls_under_way_outlive_crashes_of_the_reconciler(
         assert [attempt.answers for attempt in attempts] == [[OK]] * 3
         for attempt in attempts:
             assert node.state(f"{DIRECTORY}/{attempt.call.endpoint}") == "registered"
-
-
-async def test_a_call_whose_handler_hangs_in_a_crash_of_the_reconciler_is_answered_in_time(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 85: its registration is detached, and what becomes of that is no answer to the call."""
-    async with running(scripted(Hangs())) as node:
-        node.serve("a.sock")
-        attempt = node.register("a.sock", GPU)
-        await trio.sleep(1.0)
-        assert node.crash("reconciler")
-        await attempt.done.wait()
-        assert (attempt.answers, node.now) == (
-            [("DEADLINE_EXCEEDED", "the registration took longer than 16 s")],
-            16.0,
-        )
-        await trio.sleep(300)
-        again = node.register("a.sock", GPU)
-        await trio.sleep(10)
-        assert (len(attempt.answers), again.answers, node.state(f"{DIRECTORY}/a.sock")) == (1, [OK], "registered")
 
 
 async def test_what_was_registered_while_the_reconciler_crashed_is_registered_with_the_next(
@@ -580,10 +371,7 @@ async def test_calls_under_way_lose_their_connections_in_a_crash_of_the_server_a
 async def test_a_crash_of_the_server_leaves_everything_registered(autojump_clock: MockClock) -> None:
     """Fault 85: the socket is made anew, as after its removal, and is a sign to call again for who takes it as one."""
     async with running() as node:
-        for endpoint in ("a.sock", "b.sock"):
-            node.serve(endpoint)
-            node.register(endpoint, GPU)
-        await node.settled()
+        await node.has("a.sock", "b.sock")
         assert node.calls.crash()
         await trio.testing.wait_all_tasks_blocked()
         shown = await node.shown()
@@ -609,9 +397,7 @@ async def test_a_server_that_crashes_again_before_it_has_served_starts_as_the_da
 ) -> None:
     """Fault 85: what it crashes of may be what it keeps. The sockets are deleted, a sign for every plugin to call."""
     async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
+        await node.has("a.sock")
         assert node.calls.crash()
         await trio.testing.wait_all_tasks_blocked()
         node.calls.error = RuntimeError("a bug")
@@ -625,35 +411,6 @@ async def test_a_server_that_crashes_again_before_it_has_served_starts_as_the_da
         attempt = node.register("a2.sock", GPU)
         await node.settled()
         assert attempt.answers == [OK]
-
-
-async def test_a_server_that_finds_another_in_its_place_after_a_crash_yields(autojump_clock: MockClock) -> None:
-    async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
-        await node.settled()
-        assert node.calls.crash()
-        node.calls.take(4711)
-        await trio.sleep(5.0)
-        shown = await node.shown()
-        assert (shown.watching, shown.ready) == ("taken", False)
-        assert node.status(f"{DIRECTORY}/a.sock") is None
-        assert node.handler.registered == {}
-
-
-async def test_a_caller_that_leaves_changes_nothing_of_its_registration(autojump_clock: MockClock) -> None:
-    """It is no failed notification: the plugin is registered, and is answered at once when it calls again."""
-    async with running(scripted(Takes(3.0))) as node:
-        node.serve("a.sock")
-        attempt = node.register("a.sock", GPU)
-        await trio.sleep(1.0)
-        attempt.leave()
-        await trio.sleep(5.0)
-        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
-        again = node.register("a.sock", GPU)
-        await node.settled()
-        assert (attempt.answers, again.answers) == ([LOST], [OK])
-        assert node.handler.asked() == ["validate", "register"]
 
 
 async def test_a_trusted_user_may_not_register_the_socket_of_another(autojump_clock: MockClock) -> None:

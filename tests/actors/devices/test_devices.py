@@ -28,11 +28,10 @@ from plugind.protocol.devices.messages import (
     ResourceChanged,
 )
 from plugind.protocol.devices.resources import Forget, Remember
-from plugind.protocol.errors import ConfigError, StateError
+from plugind.protocol.errors import StateError
 from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.messages.status import Lagged
 from plugind.protocol.plugins.devices import (
-    UNHEALTHY,
     Device,
     DeviceList,
     DeviceOptions,
@@ -97,13 +96,6 @@ class ReadOnlyStore(SlowStore):
         return await MemoryStore.read(self)
 
 
-class TakenStore(SlowStore):
-    """A store that another daemon has taken since it was opened."""
-
-    async def write(self, changes: Sequence[Remember | Forget]) -> None:
-        raise ConfigError("another plugind uses it")
-
-
 @attrs.define
 class Running:
     """A devices actor that runs under a supervisor."""
@@ -151,15 +143,6 @@ async def running() -> AsyncIterator[Running]:
         yield running
 
 
-async def test_what_followers_send_is_shown(running: Running, autojump_clock: trio.testing.MockClock) -> None:
-    running.send(added("/a"), InstanceRole("/a", 1, active=True), received("/a", listed("Healthy", "Sick")))
-    assert await running.counts() == (2, 1)
-    running.send(lost("/a"))
-    shown = await running.shown()
-    assert (shown.capacity, shown.allocatable, shown.state) == (2, 0, ResourceState.LOST)
-    assert [device.health for device in shown.devices()] == [UNHEALTHY, "Sick"]
-
-
 async def test_a_lost_resource_goes_when_its_grace_is_over_without_any_message(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -203,42 +186,6 @@ async def test_a_message_that_a_crash_loses_is_made_up_for(
     assert (shown.capacity, shown.allocatable) == (1, 0)
 
 
-async def test_a_subscriber_is_told_of_what_an_actor_that_crashed_had_taken(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
-    """The list and the crash come in one turn, so that nothing was told before it (fault 85)."""
-    subscriber, changes = trio.open_memory_channel[DevicesViewMessage](10)
-    running.send(DevicesSubscribed(subscriber), added("/a"), received("/a", listed()))
-    running.send("poison")  # type: ignore[arg-type]
-    await trio.sleep(1.0)
-    seen = [changes.receive_nowait() for _ in range(changes.statistics().current_buffer_used)]
-    assert [change.resource.capacity for change in seen if isinstance(change, ResourceChanged)] == [1]
-
-
-async def test_what_a_plugin_said_before_it_left_is_taken_after_a_crash(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
-    """It was lost then and not later, and its devices stay known for the grace."""
-    running.send("poison")  # type: ignore[arg-type]
-    await trio.testing.wait_all_tasks_blocked()
-    running.send(added("/a"), received("/a", listed()), InstanceRemoved("/a", 1, 0.0))
-    await trio.sleep(1.0)
-    shown = await running.shown()
-    assert (shown.capacity, shown.state, shown.lost_since) == (1, ResourceState.LOST, 0.0)
-
-
-async def test_messages_of_two_plugins_are_taken_in_the_order_in_which_they_were_sent(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Both leave in one turn: the devices of the one that left last are those that are kept."""
-    running.send(added("/empty"), received("/empty", DeviceList()))
-    running.send(added("/a"), received("/a", listed()), InstanceRole("/a", 1, active=True))
-    await running.snapshot()
-    running.send(received("/a", listed("Sick")), InstanceRemoved("/empty", 1, 0.0), InstanceRemoved("/a", 1, 0.0))
-    shown = await running.shown()
-    assert (shown.capacity, shown.socket) == (1, "/a")
-
-
 async def test_while_the_actor_lags_only_the_newest_list_of_each_plugin_waits(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -270,10 +217,7 @@ async def test_a_subscriber_gets_each_change_after_the_snapshot(
         (change.resource.capacity, change.resource.allocatable)
         for change in seen
         if isinstance(change, ResourceChanged)
-    ] == [
-        (2, 1),
-        (2, 0),
-    ]
+    ] == [(2, 1), (2, 0)]
     await trio.testing.wait_all_tasks_blocked()
     assert changes.statistics().current_buffer_used == 0
 
@@ -345,31 +289,6 @@ async def test_a_slow_write_holds_up_nothing_and_is_shown(autojump_clock: trio.t
     assert [len(write) for write in running.store.writes] == [1, 2]
 
 
-async def test_a_full_disk_changes_nothing_but_the_health_and_is_tried_again(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    running = Running()
-    running.store.failure = "no space"
-    async with running.started():
-        running.send(added("/a"), received("/a", listed()))
-        await trio.sleep(100.0)
-        assert await running.counts() == (1, 1)
-        assert (await running.snapshot()).problem == "no space"
-        running.store.failure = None
-        await trio.sleep(30.0)
-        assert (await running.snapshot()).problem is None
-    assert running.store.resources == {GPU: 1}
-
-
-async def test_a_store_that_cannot_be_read_in_time_is_gone_without(autojump_clock: trio.testing.MockClock) -> None:
-    running = Running(store=SlowStore({GPU: 1}, seconds=60.0))
-    async with running.started():
-        running.send(added("/a", "v.com/a"))
-        snapshot = await running.snapshot()
-        assert (snapshot.time, [resource.name for resource in snapshot.resources]) == (DEADLINE, ["v.com/a"])
-        assert snapshot.problem == "the state was not read within 5 s"
-
-
 async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_clock: trio.testing.MockClock) -> None:
     """Its resources are awaited from then on, and nothing of it is forgotten meanwhile (fault 88)."""
     running = Running(store=SlowStore({GPU: 3, "v.com/a": 1}, failure="no disk"))
@@ -383,10 +302,7 @@ async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_c
         await trio.sleep(30.0)
         assert [
             (resource.name, resource.state, resource.last_capacity) for resource in (await running.snapshot()).resources
-        ] == [
-            ("v.com/a", ResourceState.LISTED, None),
-            (GPU, ResourceState.AWAITED, 3),
-        ]
+        ] == [("v.com/a", ResourceState.LISTED, None), (GPU, ResourceState.AWAITED, 3)]
         assert (await running.snapshot()).problem is None
         assert running.store.resources == {GPU: 3, "v.com/a": 2}
 
@@ -405,16 +321,6 @@ async def test_what_can_only_be_read_is_awaited_and_the_report_goes_without_any_
         await trio.sleep(30.0)
         assert (await running.snapshot()).problem is None
         assert running.inbox.read().wrong is None
-
-
-async def test_a_store_that_is_found_to_be_anothers_later_ends_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """It is reported, and tried again: a daemon that runs has plugins."""
-    running = Running(store=TakenStore())
-    async with running.started():
-        running.send(added("/a"), received("/a", listed()))
-        await trio.sleep(10.0)
-        assert (await running.snapshot()).problem == "another plugind uses it"
-        assert (await running.counts(), running.crashes) == ((1, 1), [])
 
 
 async def test_what_is_unwritten_survives_a_crash(autojump_clock: trio.testing.MockClock) -> None:

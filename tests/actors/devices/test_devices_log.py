@@ -91,15 +91,6 @@ async def test_devices_that_leave_the_list_of_their_plugin_are_named_once_and_so
         assert await watched.show(*FOUR) == [("more devices are listed", fields)]
 
 
-async def test_devices_that_a_plugin_leaves_out_when_it_starts_again_are_named(autojump_clock: MockClock) -> None:
-    async with watching() as (watched, plugged):
-        plugged.stop()
-        await watched.after(2.0)
-        path = watched.plug(FakeDevices(FOUR[:3])).path
-        gone = "devices are no longer listed", {"socket": path, "devices": "gpu-3"}
-        assert await watched.after(5.0) == [listed(path, 3), gone]
-
-
 async def test_a_plugin_that_lists_fewer_devices_than_before_a_restart_of_plugind_is_named(
     autojump_clock: MockClock,
 ) -> None:

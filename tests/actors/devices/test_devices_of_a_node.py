@@ -35,27 +35,6 @@ async def capacities(node: SimulatedNode, seen: list[tuple[float, int, int]]) ->
                     seen.append((round(change.time, 6), *now))
 
 
-async def test_capacity_never_falls_while_a_plugin_is_updated(node: SimulatedNode) -> None:
-    """A surge: the new plugin registers, lists 20 s later, and then the old one leaves."""
-    seen: list[tuple[float, int, int]] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(capacities, node, seen)
-        old = plug(node, "old.sock", FakeDevices(FOUR))
-        await node.settled()
-        await trio.sleep(10.0)
-        late = FakeDevices(FOUR)
-        late.list_delay = 20.0
-        new = plug(node, "new.sock", late)
-        await trio.sleep(30.0)
-        old.stop()
-        await trio.sleep(5.0)
-        shown = (await node.supervisor.devices()).find(GPU)
-        assert shown is not None
-        assert (shown.socket, shown.state) == (new.path, ResourceState.LISTED)
-        nursery.cancel_scope.cancel()
-    assert [counts for _, *counts in seen] == [[0, 0], [4, 4]]
-
-
 @pytest.mark.parametrize("actor", ["devices", "status"])
 async def test_crashes_change_nothing_that_is_shown_of_devices(node: SimulatedNode, actor: str) -> None:
     """Fault 85: of the devices actor, and of the status actor."""

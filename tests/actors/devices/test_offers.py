@@ -130,8 +130,6 @@ async def test_a_restarted_devices_actor_tells_what_was_not_told(autojump_clock:
     devices.inbox.send_nowait(InstanceRemoved("/a.sock", 1, 2.0))
     async with running(devices):
         await wait_all_tasks_blocked()
-        assert heard.take() == [
-            OfferChanged(Offer(GPU, LISTED, reason="its device plugin was deregistered")),
-        ]
+        assert heard.take() == [OfferChanged(Offer(GPU, LISTED, reason="its device plugin was deregistered"))]
     async with running(devices):
         assert heard.take() == []

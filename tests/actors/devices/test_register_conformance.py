@@ -16,10 +16,11 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.logs.lines import Level
 from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.testing import DEFAULT_CONFIG, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.handlers.calling import Lines
 
 DIRECTORY = "/dp"
 GPU = "vendor.com/gpu"
@@ -45,9 +46,7 @@ async def answer(node: SimulatedNode, endpoint: str) -> tuple[str, str]:
     return only
 
 
-async def test_a_node_starts_and_stops_twice_over_and_its_plugin_registers_each_time(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_node_starts_and_stops_twice_over_and_its_plugin_registers_each_time(autojump_clock: MockClock) -> None:
     """TestNewManagerImpl, TestNewManagerImplStart: the classical route."""
     async with running() as node:
         for _ in range(2):
@@ -61,9 +60,7 @@ async def test_a_node_starts_and_stops_twice_over_and_its_plugin_registers_each_
             assert node.state(f"{DIRECTORY}/a.sock") is None
 
 
-async def test_a_node_starts_and_stops_twice_over_and_discovers_its_plugin_each_time(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_node_starts_and_stops_twice_over_and_discovers_its_plugin_each_time(autojump_clock: MockClock) -> None:
     """TestNewManagerImplStartProbeMode: the same by the watcher route."""
     async with running() as node:
         serve(node, "a.sock", FakeDevices(TWO))
@@ -72,22 +69,6 @@ async def test_a_node_starts_and_stops_twice_over_and_discovers_its_plugin_each_
             assert node.state("a.sock") == "registered"
             await node.stop()
             await node.start()
-
-
-async def test_a_resource_that_registers_by_a_new_socket_is_served_by_the_newest(autojump_clock: MockClock) -> None:
-    """TestDevicePluginReRegistration: three sockets one after the other."""
-    async with running() as node:
-        plugins = []
-        for name, devices in (("a", TWO), ("b", TWO), ("c", TWO[:1])):
-            plugins.append(serve(node, f"{DIRECTORY}/{name}", FakeDevices(devices)))
-            assert await answer(node, name) == ("OK", "")
-            await trio.sleep(1)
-            active = [path for path, plugin in node.statuses.items() if plugin.active]
-            assert active == [f"{DIRECTORY}/{name}"]
-        plugins[-1].stop()
-        await trio.sleep(5)
-        assert [path for path, plugin in node.statuses.items() if plugin.active] == [f"{DIRECTORY}/b"]
-        assert node.status(f"{DIRECTORY}/c") is None
 
 
 async def test_both_routes_lead_to_the_same_instances(autojump_clock: MockClock) -> None:
@@ -102,44 +83,17 @@ async def test_both_routes_lead_to_the_same_instances(autojump_clock: MockClock)
         assert roles == {"/plugins/a.sock": False, f"{DIRECTORY}/b": True}
 
 
-async def test_the_same_name_and_path_is_registered_once(autojump_clock: MockClock) -> None:
-    """TestDuplicateRegistration of 1.37."""
-    async with running() as node:
-        devices = FakeDevices(TWO)
-        serve(node, f"{DIRECTORY}/a.sock", devices)
-        assert [await answer(node, "a.sock") for _ in range(3)] == [("OK", "")] * 3
-        await trio.sleep(1)
-        assert (devices.asked, len(devices.streamed)) == (1, 1)
-
-
 async def test_the_connection_is_closed_when_the_options_fail(autojump_clock: MockClock) -> None:
     """TestConnectFailureCleanup of 1.37; e2e_node's options call that fails: not used, called once, text told."""
     async with running() as node:
         devices = FakeDevices(TWO)
         devices.options_error = GRPCError(Status.UNAVAILABLE, "no")
         serve(node, f"{DIRECTORY}/a.sock", devices)
-        assert await answer(node, "a.sock") == (
-            "UNAVAILABLE",
-            "failed to get device plugin options: UNAVAILABLE: no",
-        )
+        assert await answer(node, "a.sock") == ("UNAVAILABLE", "failed to get device plugin options: UNAVAILABLE: no")
         await trio.sleep(300)
         assert (devices.asked, devices.streams) == (1, 0)
         assert [path for path, stream in node.network.opened if not stream.closed] == []
         assert node.state(f"{DIRECTORY}/a.sock") == "parked"
-
-
-@attrs.define
-class Log:
-    """Keeps the warnings about options."""
-
-    lines: list[dict[str, Field]] = attrs.field(factory=list)
-
-    def enabled(self, level: Level) -> bool:
-        return level >= Level.INFO
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        if message == "device plugin names other options":
-            self.lines.append({"level": level.name, **fields})
 
 
 PRE_START = DeviceOptions(pre_start_required=True)
@@ -147,17 +101,13 @@ PRE_START = DeviceOptions(pre_start_required=True)
 
 @pytest.mark.parametrize(
     ("named", "answered", "differs"),
-    [
-        (None, PRE_START, False),
-        (PRE_START, PRE_START, False),
-        (DeviceOptions(), PRE_START, True),
-    ],
+    [(None, PRE_START, False), (PRE_START, PRE_START, False), (DeviceOptions(), PRE_START, True)],
 )
 async def test_options_of_a_call_are_only_compared_with_those_of_the_answer(
     named: DeviceOptions | None, answered: DeviceOptions, differs: bool, autojump_clock: MockClock
 ) -> None:
     """Consumers B.1: the kubelet ignores them, and asks. A call that names none is as good."""
-    log = Log()
+    log = Lines()
     async with SimulatedNode(CONFIG, log=log) as node:
         await node.settled()
         serve(node, f"{DIRECTORY}/a.sock", FakeDevices(TWO, answered))
@@ -172,20 +122,8 @@ async def test_options_of_a_call_are_only_compared_with_those_of_the_answer(
             "which counts"
         )
         assert (instance.options, instance.warning) == (answered, text if differs else None)
-        assert log.lines == (
-            [{"level": "WARNING", "name": GPU, "socket": f"{DIRECTORY}/a.sock", "reason": text}] if differs else []
-        )
+        line = Level.WARNING, {"name": GPU, "socket": f"{DIRECTORY}/a.sock", "reason": text}
+        assert log.with_text("device plugin names other options") == [line][: int(differs)]
         assert node.crash("devices")
         await trio.sleep(10)
-        assert len(log.lines) == differs, "a crash repeats no warning"
-
-
-async def test_a_plugin_that_does_not_listen_in_time_is_told_so(autojump_clock: MockClock) -> None:
-    """Consumers B.1, the third row: the kubelet's dial blocks for ten seconds."""
-    async with running() as node:
-        node.directory.bind(f"{DIRECTORY}/a.sock")
-        began = node.now
-        code, text = await answer(node, "a.sock")
-        assert code == "UNAVAILABLE"
-        assert text.startswith("failed to dial device plugin: ")
-        assert node.now - began == pytest.approx(10.0)
+        assert len(log.with_text("device plugin names other options")) == differs, "a crash repeats no warning"

@@ -9,12 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.discovery.roots import RootBusyError
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.status import Snapshot
-from plugind.protocol.settings.config import Config, DevicePluginDirectory, Root
+from plugind.protocol.settings.config import Config, Root
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode, Takes
 from plugind.tests.actors.registration.timelines import at, registered_at
 
@@ -103,18 +102,6 @@ async def test_a_root_is_unlocked_when_the_last_of_its_plugins_is_deregistered(
         assert released == [52.0]
 
 
-async def test_a_root_without_plugins_is_unlocked_at_once(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released: list[float] = []
-    monkeypatch.setattr(MemoryDirectory, "release", lambda _: released.append(trio.current_time()))
-    async with SimulatedNode(rooted(FIRST, OTHER)) as node:
-        await trio.sleep(5.0)
-        await node.reconfigure(rooted(FIRST))
-        await trio.sleep(1.0)
-        assert released == [5.0]
-
-
 @pytest.mark.parametrize("crash_first", [True, False])
 async def test_roots_are_watched_as_they_were_changed_amid_a_crash_of_the_reconciler(
     crash_first: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
@@ -172,24 +159,6 @@ async def test_a_watcher_that_has_crashed_is_started_again_unless_its_root_was_r
         assert (node.statuses, node.leftovers()) == ({}, [])
 
 
-async def test_a_root_that_cannot_be_used_is_shown_and_nothing_else_suffers(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", FakePlugin("Colour", "red"))
-        await trio.sleep(5.0)
-        node.directory.refused_roots[OTHER] = RootBusyError("another node has it")
-        await node.reconfigure(rooted(FIRST, OTHER))
-        await node.supervisor.wait_scanned()
-        snapshot = await node.snapshot()
-        assert watched(snapshot) == {FIRST: "events", OTHER: "unavailable"}
-        assert [(root.reason, root.ready) for root in snapshot.roots if root.root == OTHER] == [
-            ("another node has it", False)
-        ]
-        del node.directory.refused_roots[OTHER]
-        await trio.sleep(60.0)
-        assert watched(await node.snapshot()) == {FIRST: "events", OTHER: "events"}
-        assert node.timeline("a.sock") == registered_at(0.0)
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -232,26 +201,6 @@ async def test_the_store_of_leases_learns_first_which_roots_there_will_be_and_ma
     assert served == [(FIRST, OTHER), (FIRST, "/third")]
 
 
-async def test_a_root_may_not_have_the_directory_of_device_plugins_in_it(autojump_clock: MockClock) -> None:
-    config = attrs.evolve(DEFAULT_CONFIG, device_plugins=DevicePluginDirectory("/device-plugins"))
-    async with SimulatedNode(config) as node:
-        with pytest.raises(ConfigError, match="device-plugins"):
-            await node.reconfigure(attrs.evolve(config, roots=(Root("/device-plugins"),)))
-        assert node.supervisor.config == config
-
-
-async def test_an_endpoint_may_be_in_a_root_only_while_that_is_watched(autojump_clock: MockClock) -> None:
-    """Registrations that are under way for long go by the present directories, too."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", FakePlugin("Colour", "red", endpoint=f"{OTHER}/red.sock"))
-        await trio.sleep(5.0)
-        assert node.state("a.sock") != "registered"
-        await node.reconfigure(rooted(FIRST, OTHER))
-        await node.supervisor.retry(node.path("a.sock"))
-        await trio.sleep(5.0)
-        assert node.state("a.sock") == "registered"
-
-
 async def test_what_was_refused_in_a_root_is_forgotten_with_it(autojump_clock: MockClock) -> None:
     async with SimulatedNode(rooted(FIRST, OTHER)) as node:
         link = f"{OTHER}/link.sock"
@@ -261,18 +210,6 @@ async def test_what_was_refused_in_a_root_is_forgotten_with_it(autojump_clock: M
         await node.reconfigure(rooted(FIRST))
         await trio.sleep(60.0)
         assert node.timeline(link) == [(0.0, "parked"), (5.0, "gone")]
-
-
-async def test_a_node_that_observes_tells_the_plugins_of_a_removed_root_nothing(autojump_clock: MockClock) -> None:
-    config = attrs.evolve(rooted(FIRST, OTHER), observe=True)
-    async with SimulatedNode(config) as node:
-        plugin = node.plug(SOCKET, FakePlugin("Colour", "blue"))
-        await trio.sleep(20.0)
-        assert node.state(SOCKET) == "observed"
-        await node.reconfigure(attrs.evolve(config, roots=(Root(FIRST),)))
-        await trio.sleep(200.0)
-        assert (node.state(SOCKET), node.leftovers()) == (None, [])
-        assert [call.method for call in plugin.calls] == ["GetInfo"]
 
 
 async def test_one_configuration_is_put_in_force_at_a_time(autojump_clock: MockClock) -> None:

@@ -228,18 +228,3 @@ def test_no_descriptor_of_the_root_stays_open(tmp_path: Path) -> None:
         targets = {os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")}
         assert str(tmp_path) not in targets
         assert str(tmp_path / LOCK_FILE) in targets
-
-
-def test_a_lock_file_whose_mode_cannot_be_set_leaves_no_descriptor_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 46: a file system without modes refuses that, and the root is tried again and again."""
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "fchmod", refuse)
-    before = descriptors()
-    with pytest.raises(OSError, match="not permitted"):
-        RootLock().take(str(tmp_path))
-    assert descriptors() == before

@@ -30,14 +30,7 @@ D = TypeVar("D", bound=Directory)
 A, B, SUB = f"{ROOT}/a.sock", f"{ROOT}/b.sock", f"{ROOT}/sub"
 
 FINE = ScanReport(
-    unavailable=None,
-    unwatched=None,
-    last_error=None,
-    failures=0,
-    overflowed=False,
-    over_limit=0,
-    sockets=0,
-    paths=None,
+    unavailable=None, unwatched=None, last_error=None, failures=0, overflowed=False, over_limit=0, sockets=0, paths=None
 )
 
 
@@ -102,15 +95,6 @@ async def following(stage: Scanned[D], deadline: float = 1e9) -> AsyncIterator[t
 # --- what a rescan reports --------------------------------------------------------------------------------------------
 
 
-async def test_the_first_complete_rescan_reports_all_paths_and_later_ones_none(autojump_clock: MockClock) -> None:
-    """Behaviour 14."""
-    stage = in_memory(A, f"{SUB}/b.sock")
-    assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({A, f"{SUB}/b.sock"}))
-    assert stage.sent.take() == ["a.sock appeared #1 (first scan)", "sub/b.sock appeared #2 (first scan)"]
-    assert await stage.rescan() == attrs.evolve(FINE, sockets=2)
-    assert stage.sent.take() == []
-
-
 @pytest.mark.parametrize("make_root", [True, False])
 async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock, make_root: bool) -> None:
     """Behaviour 1, fault 1."""
@@ -122,55 +106,6 @@ async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock,
     missing = attrs.evolve(FINE, unavailable=f"{ROOT} is missing")
     assert report == (attrs.evolve(FINE, paths=frozenset(), made=True) if make_root else missing)
     assert make_root == (not (await stage.rescan()).unavailable), "it is made once"
-
-
-async def test_the_directory_above_a_missing_root_is_never_made(autojump_clock: MockClock) -> None:
-    """Behaviour 1, fault 1: a misspelt root must not become a tree of new directories."""
-    stage = scanned(MemoryDirectory())
-    missing = "its parent directory /run is missing, and plugind does not make it"
-    reason = f"cannot use {ROOT}: {missing}: make it, or name another root with --root DIR"
-    assert await stage.rescan(make_root=True) == attrs.evolve(FINE, unavailable=reason)
-    assert not stage.directory.exists("/run")
-    stage.directory.mkdir("/run")
-    assert (await stage.rescan(make_root=True)).made
-
-
-async def test_a_removed_root_is_not_made_again_by_the_rescan_that_notices_the_removal(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 14: the next rescan makes it."""
-    stage = in_memory(A)
-    await stage.rescan(make_root=True)
-    stage.directory.remove_tree(ROOT)
-    assert (await stage.rescan(make_root=True)).unavailable == f"{ROOT} was removed"
-    assert stage.sent.take()[1:] == ["a.sock vanished #1"]
-    assert not stage.directory.exists(ROOT)
-    assert (await stage.rescan(make_root=True)).unavailable is None
-    assert stage.directory.exists(ROOT)
-
-
-async def test_a_root_that_cannot_be_read_is_unavailable_and_keeps_its_sockets(autojump_clock: MockClock) -> None:
-    """Faults 4 and 26."""
-    stage = in_memory(A)
-    await stage.rescan()
-    stage.directory.scan_errors[ROOT] = errno.EIO
-    reason = f"cannot read {ROOT}: Input/output error"
-    assert await stage.rescan() == attrs.evolve(FINE, unavailable=reason, failures=1, sockets=1)
-    stage.directory.scan_errors.clear()
-    assert await stage.rescan() == attrs.evolve(FINE, sockets=1)
-    assert stage.sent.take() == ["a.sock appeared #1 (first scan)"]
-
-
-async def test_a_directory_that_cannot_be_read_is_a_failure_and_the_report_names_no_paths(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 26: after a restart of the watcher, an incomplete rescan must not claim that the rest is gone."""
-    stage = in_memory(A, f"{SUB}/b.sock")
-    stage.directory.scan_errors[SUB] = errno.EACCES
-    error = f"cannot read {SUB}: Permission denied"
-    assert await stage.rescan() == attrs.evolve(FINE, last_error=error, failures=1, sockets=1)
-    stage.directory.scan_errors.clear()
-    assert (await stage.rescan()).paths == frozenset({A, f"{SUB}/b.sock"})
 
 
 class BoundMeanwhile(MemoryDirectory):
@@ -236,23 +171,6 @@ async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
         examined.clear()
 
 
-async def test_links_that_events_name_are_examined_up_to_the_same_number(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 48: a flood of new links delayed every new plugin by seconds."""
-    directory = MemoryDirectory()
-    directory.mkdir(SUB)
-    stage = scanned(directory)
-    await stage.rescan()
-    examined = record_examined_links(directory, monkeypatch)
-    async with following(stage):
-        with_many_links(directory)
-        directory.bind(A)
-        await wait_all_tasks_blocked()
-    assert len(examined) == MAX_LINKS
-    assert stage.sent.take() == ["a.sock appeared #1"]
-
-
 async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_clock: MockClock) -> None:
     """Fault 48."""
     stage = in_memory(A, B, f"{ROOT}/c.sock", max_entries=4)
@@ -268,43 +186,7 @@ async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_
     assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({B, f"{ROOT}/c.sock"}))
 
 
-async def test_a_rescan_reports_the_overflow_that_it_recovers_from_once(autojump_clock: MockClock) -> None:
-    """Fault 19."""
-    stage = in_memory(A)
-    await stage.rescan()
-    stage.directory.overflow()
-    stage.directory.bind(B)
-    assert not stage.scanner.overflowed, "the scanner has not read the event yet"
-    await stage.scanner.follow_events(1.0)
-    assert stage.scanner.overflowed
-    assert await stage.rescan() == attrs.evolve(FINE, overflowed=True, sockets=2)
-    assert not stage.scanner.overflowed
-    assert await stage.rescan() == attrs.evolve(FINE, sockets=2)
-
-
-@pytest.mark.parametrize(
-    ("exhausted", "reason"),
-    [
-        ("instances_left", "no inotify instance: too many open files or inotify instances"),
-        ("watches_left", f"cannot watch {ROOT}: no inotify watches are left"),
-    ],
-)
-async def test_a_rescan_without_inotify_finds_everything_and_reports_why_it_is_unwatched(
-    autojump_clock: MockClock, exhausted: str, reason: str
-) -> None:
-    """Faults 17, 18 and 24."""
-    stage = in_memory(A)
-    setattr(stage.directory.inotify, exhausted, 0)
-    report = await stage.rescan()
-    assert (report.sockets, report.paths) == (1, frozenset({A}))
-    assert (report.unwatched or "").startswith(reason)
-    setattr(stage.directory.inotify, exhausted, None)
-    assert (await stage.rescan()).unwatched is None
-
-
-async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
-    autojump_clock: MockClock,
-) -> None:
+async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(autojump_clock: MockClock) -> None:
     """Faults 10 and 26: the root was recreated with its old inode number, and only the event shows it."""
 
     class FailsOnce(MemoryDirectory):
@@ -343,33 +225,6 @@ async def test_only_a_deep_rescan_looks_at_a_known_socket_again(autojump_clock: 
     stage.directory.inode(A).device = 2
     await stage.rescan(deep=deep)
     assert stage.sent.take()[1:] == ["a.sock appeared #2"] * deep
-
-
-@pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("touched", [False, True])
-async def test_a_rescan_takes_no_file_handle_of_a_socket_that_nobody_touched(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, deep: bool, touched: bool
-) -> None:
-    """Idle cost: a handle is a system call more, and an lstat shows that nothing happened while events are reliable."""
-    stage = in_memory(A)
-    await stage.rescan()
-    await trio.sleep(1)
-    if touched:
-        stage.directory.link(A, f"{ROOT}/.hidden")
-    found: list[str] = []
-    scan = stage.directory.scan
-
-    def recording(
-        path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
-    ) -> Generator[Chunk, None, None]:
-        for chunk in scan(path, known_sockets, deep=deep, leave_out=leave_out):
-            found.extend(name for name, _ in chunk.found)
-            yield chunk
-
-    monkeypatch.setattr(stage.directory, "scan", recording)
-    await stage.rescan(deep=deep)
-    assert found == ["a.sock"] * (deep and touched)
-    assert stage.sent.take()[1:] == ["a.sock touched #1"] * (deep and touched)
 
 
 @pytest.mark.parametrize("telling", Telling)
@@ -490,64 +345,6 @@ async def test_without_file_handles_the_events_of_a_removal_are_used(autojump_cl
     assert appearances == ["a.sock appeared #1 (first scan)", "a.sock appeared #2"]
 
 
-@pytest.mark.parametrize("what", ["overflow", "root removed", "root attributes"])
-async def test_following_events_ends_when_a_rescan_is_needed(autojump_clock: MockClock, what: str) -> None:
-    """Faults 14 and 19: after an overflow, and after a change of the root itself."""
-    stage = in_memory(A)
-    await stage.rescan()
-    async with following(stage) as returned:
-        stage.directory.bind(B)
-        await wait_all_tasks_blocked()
-        assert not returned.is_set()
-        match what:
-            case "overflow":
-                stage.directory.overflow()
-            case "root removed":
-                stage.directory.remove_tree(ROOT)
-            case _:
-                stage.directory.chmod(ROOT)
-        await wait_all_tasks_blocked()
-        assert returned.is_set()
-
-
-async def test_following_events_ends_at_the_deadline(autojump_clock: MockClock) -> None:
-    stage = in_memory(A)
-    await stage.rescan()
-    await stage.scanner.follow_events(7.5)
-    assert trio.current_time() == 7.5
-    stage.directory.inotify.instances_left = 0
-    without = scanned(stage.directory)
-    await without.rescan()
-    await without.scanner.follow_events(9.5)
-    assert trio.current_time() == 9.5
-
-
-async def test_a_path_that_the_caller_names_is_looked_at_without_an_event(autojump_clock: MockClock) -> None:
-    """Fault 41: a dial found another socket there, and its events are lost or not here yet."""
-    stage = in_memory(A)
-    await stage.rescan()
-    stage.directory.drop_events()
-    stage.directory.replace(A)
-    stage.directory.bind(B)
-    scans = stage.directory.scans
-    await stage.scanner.follow_events(1.0)
-    assert stage.sent.take()[1:] == []
-    await stage.scanner.look_at([A, f"{ROOT}/nothing.sock", "/elsewhere/a.sock"])
-    assert stage.sent.take() == ["a.sock appeared #2"]
-    await stage.scanner.look_at([A])
-    assert stage.sent.take() == []
-    assert stage.directory.scans == scans
-
-
-async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: MockClock) -> None:
-    stage = in_memory(A)
-    stage.scanner.close()
-    await stage.rescan()
-    assert len(stage.directory.inotify.instances) == 1
-    stage.scanner.close()
-    assert stage.directory.inotify.instances == []
-
-
 # --- a real directory -------------------------------------------------------------------------------------------------
 
 
@@ -584,23 +381,6 @@ async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
             "sub/b.sock appeared",
         ]
         assert sorted(lines[4:]) == ["a.sock touched", "c.sock refused", "d.sock refused"]
-
-
-async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> None:
-    """Behaviours 3 and 4, faults 9 and 12."""
-    stage = scanned(RealDirectory(str(tmp_path / "root")), str(tmp_path / "root"))
-    with closing(stage.scanner), trio.fail_after(5):
-        assert (await stage.rescan(make_root=True)).paths == frozenset()
-        (tmp_path / "root/sub").mkdir()
-        old = bound(tmp_path / "root/sub/a.sock")
-        os.rename(old, tmp_path / "root/b.sock")
-        while not stage.sent.lines:
-            await stage.scanner.follow_events(trio.current_time() + 0.05)
-        assert names(stage.sent.take(), tmp_path / "root") == ["b.sock appeared"]
-        os.unlink(tmp_path / "root/b.sock")
-        while not stage.sent.lines:
-            await stage.scanner.follow_events(trio.current_time() + 0.05)
-        assert names(stage.sent.take(), tmp_path / "root") == ["b.sock vanished"]
 
 
 async def test_a_scanner_of_a_real_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:

@@ -57,24 +57,6 @@ async def test_a_rescan_reads_the_root_first_then_small_directories_and_large_on
     assert len(appeared) == report.sockets, "each appeared once"
 
 
-async def test_after_an_overflow_a_new_socket_does_not_wait_for_the_directory_that_caused_it(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 19: the events from before the overflow name thousands of paths of that directory."""
-    stage = tree()
-    fill(stage.directory, range(2 * CHUNK))
-    await stage.rescan()
-    stage.sent.take()
-    fill(stage.directory, range(2 * CHUNK, 6 * CHUNK))
-    stage.directory.overflow()
-    stage.directory.bind(f"{SMALL}/new.sock")
-    await stage.scanner.follow_events(1.0)
-    assert (await stage.rescan()).overflowed
-    appeared = stage.sent.take()
-    assert place(appeared, "z/deep/new.sock") == 0
-    assert len(appeared) == 4 * CHUNK + 1
-
-
 async def test_a_new_socket_does_not_wait_for_thousands_of_events_in_another_directory(
     autojump_clock: MockClock,
 ) -> None:
@@ -137,16 +119,6 @@ async def test_a_directory_that_is_made_again_during_the_first_rescan_is_read_an
         stage.directory.bind(f"{D}/2.sock")
         await wait_all_tasks_blocked()
     assert there(stage.sent.take()) == {"d/1.sock", "d/2.sock"}
-
-
-async def test_a_directory_that_loses_its_watch_once_it_was_read_is_watched_again(autojump_clock: MockClock) -> None:
-    """Fault 20: the rescan that has read it goes on."""
-    stage = scanned(Disturbed(Z, lambda directory: directory.lose_watch(D), after=False))
-    await stage.rescan()
-    async with following(stage):
-        stage.directory.bind(f"{D}/2.sock")
-        await wait_all_tasks_blocked()
-    assert there(stage.sent.take()) == {"d/1.sock", "d/2.sock", "d/e/1.sock"}
 
 
 def there(lines: list[str]) -> set[str]:
@@ -220,22 +192,6 @@ async def test_attributes_that_change_all_the_time_cause_a_hundred_looks_a_secon
     assert directory.looked[f"{ROOT}/x"] >= 500 * mixed
 
 
-async def test_a_new_socket_does_not_wait_for_sockets_whose_attributes_change_all_the_time(
-    autojump_clock: MockClock,
-) -> None:
-    stage = tree()
-    fill(stage.directory, range(5))
-    await stage.rescan()
-    async with following(stage), trio.open_nursery() as nursery:
-        nursery.start_soon(chmod_in_a_loop, stage.directory, 5, 10_000)
-        for number in range(20):
-            await trio.sleep(0.0173)
-            stage.directory.bind(f"{SMALL}/{number}.sock")
-            await trio.sleep(0.0021)
-            assert f"z/deep/{number}.sock" in [line.split()[0] for line in stage.sent.take()]
-        nursery.cancel_scope.cancel()
-
-
 async def test_a_directory_whose_mode_changes_is_judged_before_what_is_new_in_it_although_looks_at_sockets_wait(
     autojump_clock: MockClock,
 ) -> None:
@@ -253,19 +209,3 @@ async def test_a_directory_whose_mode_changes_is_judged_before_what_is_new_in_it
         stage.directory.bind(f"{SMALL}/new.sock")
         await trio.sleep(0.1)
     assert f"{SMALL}/new.sock" not in "".join(stage.sent.take())
-
-
-async def test_a_directory_whose_mode_changes_again_is_judged_before_what_is_new_in_it(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 3: the look at the second change waits, but not for longer than that at the socket."""
-    stage = tree()
-    await stage.rescan()
-    async with following(stage):
-        stage.directory.chmod(SMALL)
-        await wait_all_tasks_blocked()
-        stage.directory.chmod(SMALL, 0o777)
-        await wait_all_tasks_blocked()
-        stage.directory.bind(f"{SMALL}/new.sock")
-        await trio.sleep(0.1)
-    assert stage.sent.take() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -16,10 +15,7 @@ from plugind.protocol.discovery.sockets import MAX_IGNORED, Found
 from plugind.protocol.discovery.watches import LOCK_FILE
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.discovery import LookNow
-from plugind.protocol.trust.directories import DirectoryCondition
-from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.discovery.watching import ROOT, Stage, staged
-from plugind.tests.actors.registration.timelines import asks, resting
 
 
 def with_socket(directory: MemoryDirectory) -> None:
@@ -148,37 +144,6 @@ async def test_the_lock_is_checked_before_a_socket_is_taken_that_appears_after_t
         assert await stage.sent() == ["a.sock vanished #1"]
 
 
-async def test_a_root_that_cannot_be_used_later_is_not_ready_until_it_can_be(autojump_clock: MockClock) -> None:
-    """Fault 4: the node stayed ready. The scan after that is no first scan: what appears then is new on the node."""
-    async with staged(prepare=with_socket) as stage:
-        await stage.sent()
-        stage.directory.look_errors[ROOT] = errno.EACCES
-        stage.directory.chmod(ROOT)
-        assert await stage.sent() == []
-        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("unavailable", False)
-        stage.directory.look_errors.clear()
-        await trio.sleep(1)
-        assert await stage.timeline() == [(0.5, "scan completed")]
-        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("events", True)
-
-
-async def test_names_in_a_root_that_may_not_be_used_do_not_fill_the_memory(autojump_clock: MockClock) -> None:
-    """Faults 3 and 48: events are forgotten, and the next scan recovers from that as from an overflow."""
-    async with staged(prepare=with_socket) as stage:
-        await stage.sent()
-        stage.directory.refused_roots[ROOT] = ConfigError("everybody may write")
-        stage.directory.chmod(ROOT)
-        await stage.sent()
-        for number in range(20_000):
-            stage.directory.write(f"{ROOT}/{number}")
-        await trio.sleep(0.5)
-        assert stage.reports[-1].overflows > 0
-        stage.directory.replace(f"{ROOT}/a.sock")
-        stage.directory.refused_roots.clear()
-        await trio.sleep(30)
-        assert await stage.sent() == ["a.sock appeared #2"]
-
-
 async def test_a_removed_root_is_recreated_and_watched_again(autojump_clock: MockClock) -> None:
     """Behaviour 10, fault 14."""
     async with staged(prepare=with_socket) as stage:
@@ -194,21 +159,6 @@ async def test_a_removed_root_is_recreated_and_watched_again(autojump_clock: Moc
         ]
         stage.directory.bind(f"{ROOT}/b.sock")
         assert await stage.sent() == ["b.sock appeared #2"]
-
-
-async def test_a_root_that_another_program_recreates_is_found_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 11: the watch on the parent reports it."""
-    async with staged(prepare=with_socket) as stage:
-        stage.directory.remove_tree(ROOT)
-        await trio.sleep(0.1)
-        stage.directory.mkdir(ROOT)
-        stage.directory.bind(f"{ROOT}/b.sock")
-        await trio.sleep(0.1)
-        assert (await stage.timeline())[2:] == [
-            (0.0, "a.sock vanished #1"),
-            (0.1, "b.sock appeared #2"),
-            (0.1, "scan completed"),
-        ]
 
 
 async def test_the_watch_on_the_parent_reports_a_removed_root_if_the_kernel_withholds_its_event(
@@ -275,17 +225,6 @@ async def test_a_root_that_cannot_be_read_keeps_its_sockets(autojump_clock: Mock
         assert await stage.sent() == []
 
 
-async def test_a_root_that_is_a_file_is_unavailable_and_never_touched(autojump_clock: MockClock) -> None:
-    """Fault 2 at run time."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        directory.mkdir("/run")
-        directory.write(ROOT)
-
-    async with staged(prepare=prepare) as stage:
-        assert states(stage) == [(0.0, "unavailable", f"{ROOT} is not a directory")]
-
-
 # --- scans ------------------------------------------------------------------------------------------------------------
 
 
@@ -310,22 +249,6 @@ async def test_a_directory_that_cannot_be_read_keeps_its_sockets(autojump_clock:
         assert stage.reports[-1].reason.startswith(f"cannot read {ROOT}/x: ")
 
 
-async def test_an_incomplete_first_rescan_reports_no_set_of_paths(autojump_clock: MockClock) -> None:
-    """Fault 26, after a restart of the watcher: the set of paths is sent once everything could be read."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        directory.mkdir(f"{ROOT}/x")
-        directory.bind(f"{ROOT}/x/a.sock")
-        directory.scan_errors[f"{ROOT}/x"] = errno.EIO
-
-    async with staged(prepare=prepare) as stage:
-        assert await stage.sent() == ["first scan completed"]
-        assert stage.reports[-1].ready
-        stage.directory.scan_errors.clear()
-        await trio.sleep(10)
-        assert await stage.sent() == ["x/a.sock appeared #1 (first scan)", "scan completed of ['x/a.sock']"]
-
-
 async def test_a_name_that_cannot_be_looked_at_is_kept_and_reported(autojump_clock: MockClock) -> None:
     """Faults 4 and 26, for one name."""
     async with staged(prepare=with_socket) as stage:
@@ -336,78 +259,6 @@ async def test_a_name_that_cannot_be_looked_at_is_kept_and_reported(autojump_clo
         await trio.sleep(1)
         assert await stage.sent() == []
         assert stage.reports[-1].reason == f"cannot look at {ROOT}/a.sock: Permission denied"
-
-
-async def test_an_event_about_a_name_that_cannot_be_looked_at_is_not_forgotten(autojump_clock: MockClock) -> None:
-    """Faults 10 and 26, seed 982: the new socket has the inode of the old one, and the look at it failed."""
-    async with staged(prepare=with_socket) as stage:
-        await stage.sent()
-        stage.directory.look_errors[f"{ROOT}/a.sock"] = errno.EIO
-        stage.directory.unlink(f"{ROOT}/a.sock")
-        stage.directory.bind(f"{ROOT}/a.sock")
-        await trio.sleep(15)
-        assert await stage.sent() == []
-        stage.directory.look_errors.clear()
-        await trio.sleep(10)
-        assert await stage.sent() == ["a.sock appeared #2"]
-
-
-async def test_a_plugin_that_restarts_while_its_socket_cannot_be_looked_at_is_registered_anew_after_a_rescan(
-    autojump_clock: MockClock,
-) -> None:
-    """Faults 10 and 26: only the events of that time tell its new socket from the one before."""
-    handler = FakeHandler()
-    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, hung_after=None), handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
-        await trio.sleep(0.5)
-        node.directory.look_errors[plugin.path] = errno.EIO
-        plugin.restart()
-        await trio.sleep(14.5)
-        assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
-        assert resting(node) == [(0.0, "registered")]
-        node.directory.look_errors.clear()
-        await trio.sleep(2 * node.config.rescan)
-        (rescan,) = {time for time, _ in asks(handler)[2:]}
-        assert asks(handler)[2:] == [(rescan, "deregister"), (rescan, "validate"), (rescan, "register")]
-        assert resting(node)[1:] == [(rescan, "leaving"), (rescan, "registered")]
-
-
-async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_does_not_stay_for_ever(
-    autojump_clock: MockClock,
-) -> None:
-    """Faults 4 and 14, seed 3195: late events of the old directory referred to a socket in an unknown directory."""
-    sub = f"{ROOT}/sub"
-    async with staged() as stage:
-        stage.directory.mkdir(sub)
-        stage.directory.bind(f"{sub}/a.sock")
-        assert await stage.sent() == ["first scan completed of []", "sub/a.sock appeared #1"]
-        stage.directory.delay_events()
-        stage.directory.remove_tree(ROOT)
-        stage.directory.mkdir(sub)
-        stage.directory.bind(f"{sub}/a.sock")
-        stage.directory.look_errors[sub] = errno.EACCES
-        stage.directory.release_events()
-        await trio.sleep(15)
-        assert await stage.sent() == ["sub/a.sock vanished #1"]
-        stage.directory.look_errors.clear()
-        await trio.sleep(15)
-        assert await stage.sent() == ["sub/a.sock appeared #2"]
-        stage.directory.drop_events()
-        stage.directory.unlink(f"{sub}/a.sock")
-        await trio.sleep(15)
-        assert await stage.sent() == ["sub/a.sock vanished #2"]
-
-
-async def test_a_name_that_is_removed_before_the_scan_causes_no_message(autojump_clock: MockClock) -> None:
-    """Fault 25."""
-    async with staged() as stage:
-        stage.directory.delay_events()
-        stage.directory.bind(f"{ROOT}/a.sock")
-        stage.directory.mkdir(f"{ROOT}/x")
-        stage.directory.unlink(f"{ROOT}/a.sock")
-        stage.directory.remove_tree(f"{ROOT}/x")
-        stage.directory.release_events()
-        assert await stage.sent() == ["first scan completed of []"]
 
 
 async def test_a_scan_of_a_hundred_thousand_files_lets_other_tasks_run(autojump_clock: MockClock) -> None:
@@ -436,25 +287,6 @@ async def test_a_scan_of_a_hundred_thousand_files_lets_other_tasks_run(autojump_
         assert sent[MAX_IGNORED:] == ["first scan completed of []"]
 
 
-async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: MockClock) -> None:
-    """Fault 48: a removed entry makes room for another."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        directory.mkdir(ROOT)
-        for number in range(5):
-            directory.bind(f"{ROOT}/{number}.sock")
-
-    async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=6)) as stage:
-        assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in range(3)]
-        assert (stage.reports[-1].reason or "").startswith(f"2 entries of {ROOT} are not taken: it has 3 sockets")
-        assert stage.reports[-1].conditions == ((DirectoryCondition.FULL, 1),)
-        stage.directory.unlink(f"{ROOT}/0.sock")
-        stage.directory.unlink(f"{ROOT}/1.sock")
-        await trio.sleep(11)
-        assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in (2, 3, 4)]
-        assert stage.reports[-1].reason is None
-
-
 # --- inotify ----------------------------------------------------------------------------------------------------------
 
 
@@ -471,18 +303,6 @@ async def test_an_overflow_causes_a_rescan_at_once(autojump_clock: MockClock) ->
         assert {time for time, _ in timeline} == {1.0}
         assert stage.reports[-1].overflows == 1
         assert stage.reports[-1].sockets == 3000
-
-
-async def test_after_an_overflow_another_change_time_is_a_new_generation(autojump_clock: MockClock) -> None:
-    """Behaviour 13: the removal event was lost and the inode is the same, so only the change time differs."""
-    async with staged(prepare=with_socket) as stage:
-        await stage.sent()
-        await trio.sleep(1)
-        stage.directory.drop_events()
-        stage.directory.replace(f"{ROOT}/a.sock")
-        stage.directory.resume_events()
-        stage.directory.overflow()
-        assert await stage.sent() == ["a.sock appeared #2"]
 
 
 async def test_a_flood_of_overflows_does_not_starve_the_node(autojump_clock: MockClock) -> None:
@@ -523,23 +343,6 @@ async def test_without_inotify_only_rescans_find_changes_until_it_is_available_a
         assert await stage.sent() == ["b.sock appeared #2"]
 
 
-async def test_polling_alone_recognizes_a_socket_that_was_recreated(autojump_clock: MockClock) -> None:
-    """Faults 24 and 11: the change time differs."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        with_socket(directory)
-        directory.inotify.instances_left = 0
-
-    async with staged(prepare=prepare) as stage:
-        await trio.sleep(1)
-        stage.directory.replace(f"{ROOT}/a.sock")
-        await trio.sleep(10)
-        assert (await stage.sent())[2:] == ["a.sock appeared #2"]
-        stage.directory.rename(f"{ROOT}/a.sock", f"{ROOT}/b.sock")
-        await trio.sleep(10)
-        assert await stage.sent() == ["a.sock vanished #2", "b.sock appeared #3"]
-
-
 async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockClock) -> None:
     """Fault 20."""
 
@@ -557,44 +360,6 @@ async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockC
         assert sorted(await stage.sent()) == ["b.sock appeared #2", "x/c.sock appeared #3"]
 
 
-async def test_a_rescan_restores_a_watch_that_ended_without_an_event(autojump_clock: MockClock) -> None:
-    """Fault 20: after the rescan, events report changes again."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        directory.mkdir(f"{ROOT}/x")
-        with_socket(directory)
-
-    async with staged(prepare=prepare) as stage:
-        await stage.sent()
-        stage.directory.drop_events()
-        stage.directory.lose_watch(ROOT)
-        stage.directory.lose_watch(f"{ROOT}/x")
-        stage.directory.resume_events()
-        stage.directory.bind(f"{ROOT}/x/b.sock")
-        assert await stage.sent() == []
-        await trio.sleep(12)
-        assert await stage.sent() == ["x/b.sock appeared #2"]
-        stage.directory.bind(f"{ROOT}/c.sock")
-        stage.directory.bind(f"{ROOT}/x/d.sock")
-        assert sorted(await stage.sent()) == ["c.sock appeared #3", "x/d.sock appeared #4"]
-
-
-async def test_the_rescan_finds_what_no_event_reported(autojump_clock: MockClock) -> None:
-    """Behaviour 14: a watcher must not ignore a valid socket for ever."""
-    async with staged(prepare=with_socket) as stage:
-        await stage.sent()
-        stage.directory.drop_events()
-        stage.directory.mkdir(f"{ROOT}/x")
-        stage.directory.bind(f"{ROOT}/x/b.sock")
-        stage.directory.unlink(f"{ROOT}/a.sock")
-        await trio.sleep(11)
-        assert await stage.timeline() == [
-            (10.0, "a.sock vanished #1"),
-            (10.0, "x/b.sock appeared #2"),
-            (10.0, "scan completed"),
-        ]
-
-
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -607,16 +372,6 @@ async def test_odd_names_are_passed_on_unchanged(autojump_clock: MockClock, name
 
 
 # --- idle time and bugs -----------------------------------------------------------------------------------------------
-
-
-async def test_an_idle_watcher_only_rescans(autojump_clock: MockClock) -> None:
-    """Idle cost: each directory is scanned once per period, and known sockets are not examined."""
-    async with staged(prepare=with_socket) as stage:
-        await trio.sleep(10.5)
-        before = attrs.astuple(stage.reports[-1])[5], stage.directory.scans, stage.directory.looks
-        await trio.sleep(30)
-        after = attrs.astuple(stage.reports[-1])[5], stage.directory.scans, stage.directory.looks
-        assert [b - a for a, b in zip(before, after, strict=True)] == [3, 3, 6]
 
 
 async def test_a_bug_ends_the_watcher(autojump_clock: MockClock) -> None:
@@ -640,17 +395,6 @@ async def test_a_bug_ends_the_watcher(autojump_clock: MockClock) -> None:
 
 
 # --- where a dial found another socket --------------------------------------------------------------------------------
-
-
-async def test_a_path_that_the_inbox_names_is_looked_at_at_once(autojump_clock: MockClock) -> None:
-    """Fault 41: no event reports that it was replaced, and no rescan is due."""
-    async with staged(prepare=with_socket) as stage:
-        await trio.sleep(1)
-        stage.directory.drop_events()
-        stage.directory.replace(f"{ROOT}/a.sock")
-        stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock"))
-        await wait_all_tasks_blocked()
-        assert (await stage.timeline())[2:] == [(1.0, "a.sock appeared #2")]
 
 
 async def test_paths_that_are_asked_for_often_are_looked_at_once_and_again_a_moment_later(
@@ -678,13 +422,3 @@ async def test_an_event_is_followed_while_a_path_waits_for_its_look(autojump_clo
         stage.directory.bind(f"{ROOT}/b.sock")
         await trio.sleep(1)
         assert (await stage.timeline())[2:] == [(1.0, "b.sock appeared #2")]
-
-
-async def test_a_path_that_is_asked_for_during_a_rescan_is_looked_at_after_it(autojump_clock: MockClock) -> None:
-    """Fault 41: the message waits in the inbox."""
-    async with staged(prepare=with_socket) as stage:
-        stage.directory.before_scan.append(lambda: stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock")))
-        looks = stage.directory.looks
-        await trio.sleep(10)
-        await wait_all_tasks_blocked()
-        assert stage.directory.looks - looks == 3, "twice at the root, and then at the socket"

@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.discovery.directory import CHUNK
 from plugind.actors.discovery.watcher import WatcherConfig
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.protocol.trust.directories import DirectoryCondition
@@ -152,21 +151,6 @@ async def test_what_strangers_do_with_a_root_through_a_directory_above_it_deregi
         assert (stage.reports[-1].watching, conditions(stage)) == ("events", [])
 
 
-async def test_a_root_that_is_replaced_by_one_that_others_may_write_to_is_seen_at_once(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 3."""
-    async with staged(prepare=with_sockets) as stage:
-        await stage.sent()
-        stage.directory.rename(ROOT, "/run/old")
-        stage.directory.mkdir(ROOT)
-        stage.directory.chmod(ROOT, 0o1777)
-        stage.directory.bind(f"{ROOT}/new.sock")
-        assert await stage.sent() == []
-        assert conditions(stage) == [(ROOT, DirectoryCondition.INSECURE)]
-        assert "mkdir -m 0755" in (stage.reports[-1].reason or "")
-
-
 async def test_a_directory_that_is_insecure_in_an_insecure_one_stays_closed_when_that_is_mended(
     autojump_clock: MockClock,
 ) -> None:
@@ -250,25 +234,6 @@ async def test_a_rescan_judges_a_directory_before_it_takes_a_new_socket_that_an_
         assert await stage.sent() == ["sub/deep/new.sock appeared #3"]
 
 
-async def test_a_new_socket_waits_for_the_scan_of_a_directory_that_cannot_be_looked_at(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 3: the scan judges the directory as it is opened."""
-    async with staged(prepare=with_sockets) as stage:
-        await stage.sent()
-        spoil(stage.directory, ROOT, "world-writable")
-        await stage.sent()
-        stage.directory.drop_events()
-        spoil(stage.directory, DEEP, "world-writable")
-        stage.directory.resume_events()
-        stage.directory.bind(f"{DEEP}/new.sock")
-        stage.directory.look_errors[DEEP] = errno.EIO
-        await trio.sleep(100)
-        mend(stage.directory, ROOT)
-        assert await stage.sent() == []
-        assert conditions(stage) == [(DEEP, DirectoryCondition.INSECURE)]
-
-
 @HOW
 async def test_a_directory_that_can_neither_be_scanned_nor_looked_at_takes_nothing_new(
     autojump_clock: MockClock, how: str
@@ -294,62 +259,6 @@ async def test_a_directory_that_can_neither_be_scanned_nor_looked_at_takes_nothi
             "sub/deep/new.sock appeared",
             "sub/deep/quiet.sock appeared",
         ]
-
-
-@pytest.mark.parametrize("first", ["look_errors", "scan_errors"])
-async def test_a_directory_goes_on_as_soon_as_it_can_be_scanned_or_looked_at(
-    autojump_clock: MockClock, first: str
-) -> None:
-    """Fault 3: what was known stays until then, also below it, and what has changed meanwhile is found."""
-    async with staged(prepare=with_sockets) as stage:
-        await stage.sent()
-        errors = {name: getattr(stage.directory, name) for name in ("look_errors", "scan_errors")}
-        for error in errors.values():
-            error[SUB] = errno.EIO
-        await trio.sleep(100)
-        stage.directory.unlink(f"{DEEP}/a.sock")
-        stage.directory.bind(f"{DEEP}/new.sock")
-        assert await stage.sent() == []
-        await trio.sleep(100)
-        assert await stage.sent() == []
-        errors[first].clear()
-        await trio.sleep(100)
-        assert sorted(line.partition(" #")[0] for line in await stage.sent()) == [
-            "sub/deep/a.sock vanished",
-            "sub/deep/new.sock appeared",
-        ]
-
-
-@HOW
-async def test_a_large_directory_that_cannot_be_looked_at_is_scanned_before_those_below_it(
-    autojump_clock: MockClock, how: str
-) -> None:
-    """Fault 3: a scan puts it off, as it may last long, and only that scan says who may write to it."""
-    async with staged(prepare=with_sockets) as stage:
-        for number in range(CHUNK):
-            stage.directory.bind(f"{SUB}/{number}.sock")
-        await stage.sent()
-        stage.directory.drop_events()
-        stage.directory.look_errors[SUB] = errno.EIO
-        spoil(stage.directory, SUB, how)
-        stage.directory.bind(f"{DEEP}/new.sock")
-        stage.directory.resume_events()
-        await trio.sleep(100)
-        assert await stage.sent() == []
-        assert conditions(stage) == [(SUB, DirectoryCondition.INSECURE)]
-
-
-async def test_a_group_that_may_write_is_said_and_changes_nothing(autojump_clock: MockClock) -> None:
-    """Fault 3."""
-
-    def prepare(directory: MemoryDirectory) -> None:
-        with_sockets(directory)
-        directory.chmod(SUB, 0o775)
-
-    async with staged(prepare=prepare) as stage:
-        assert len(await stage.sent()) == 3
-        assert conditions(stage) == [(SUB, DirectoryCondition.GROUP_WRITABLE)]
-        assert stage.reports[-1].degraded_by is None
 
 
 async def test_directories_below_a_root_that_may_be_insecure_are_not_judged(autojump_clock: MockClock) -> None:

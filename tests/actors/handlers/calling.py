@@ -14,6 +14,7 @@ from plugind.actors.handlers.calls import CallConfig, HandlerCalls
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import LinkPort
 from plugind.actors.handlers.served import Served
+from plugind.protocol.logs.lines import Field, Level
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import Ending, Outcome
 
@@ -37,6 +38,22 @@ class AcceptsAll:
         pass
 
     register = deregister = validate
+
+
+class Lines:
+    """A log that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[Level, str, dict[str, Field]]] = []
+
+    def enabled(self, level: Level) -> bool:
+        return level > Level.DEBUG
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        self.lines.append((level, message, fields))
+
+    def with_text(self, text: str) -> list[tuple[Level, dict[str, Field]]]:
+        return [(level, fields) for level, message, fields in self.lines if message == text]
 
 
 @attrs.frozen

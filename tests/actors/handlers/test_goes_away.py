@@ -15,12 +15,12 @@ from trio.testing import MockClock
 from plugind.actors.simulation.network import Listener
 from plugind.actors.simulation.streams import ServerEnd
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import PluginStatus
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as devices
 from plugind.protocol.proto import dra_health_v1_pb2 as dra
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckResponse
 from plugind.testing import DEFAULT_CONFIG, Accepting, FakePlugin, SimulatedNode
 from plugind.tests.actors.handlers.raw_endpoints import ENDPOINT, Answer, Endpoint, sends
+from plugind.tests.actors.registration.timelines import shown
 from plugind.tests.wire.hostile import answer, data, goaway, headers, message
 
 V1 = "v1.DRAResourceHealth"
@@ -68,12 +68,6 @@ async def registered(endpoint: Endpoint, plugin: FakePlugin) -> AsyncIterator[tu
         nursery.cancel_scope.cancel()
 
 
-def status(node: SimulatedNode) -> PluginStatus:
-    found = node.status("a.sock")
-    assert found is not None
-    return found
-
-
 async def test_a_device_plugin_that_goes_away_is_healthy_and_its_stream_goes_on(autojump_clock: MockClock) -> None:
     """It is checked over another connection: calls for devices would be made there, too."""
     endpoint = device_plugin(5)
@@ -81,7 +75,7 @@ async def test_a_device_plugin_that_goes_away_is_healthy_and_its_stream_goes_on(
         await trio.sleep(2)
         for _ in range(300):
             await trio.sleep(1)
-            assert (status(node).health, status(node).health_reason) == (Health.HEALTHY, None)
+            assert (shown(node).health, shown(node).health_reason) == (Health.HEALTHY, None)
         assert (endpoint.calls.count(endpoint.watch), listener.accepted, len(listener.connections)) == (1, 2, 2)
         assert len(endpoint.calls) > 8, "it is checked each 30 s"
 
@@ -97,13 +91,13 @@ async def test_a_device_plugin_that_closes_connections_without_a_stream_is_conne
         listener.accepting = Accepting.CLOSES
         second.reset()
         await trio.sleep(0.5)
-        assert status(node).health is Health.DISCONNECTED
+        assert shown(node).health is Health.DISCONNECTED
         accepted = listener.accepted
         await trio.sleep(61)
         assert listener.accepted == accepted + 6, "1, 3, 7, 15, 31 and 61 s after it was closed"
         listener.accepting = Accepting.SERVES
         await trio.sleep(40)
-        assert (status(node).health, listener.connections[0]) == (Health.HEALTHY, first)
+        assert (shown(node).health, listener.connections[0]) == (Health.HEALTHY, first)
         assert endpoint.calls.count(endpoint.watch) == 1
 
 
@@ -114,9 +108,9 @@ async def test_a_driver_that_goes_away_is_connected_to_anew(autojump_clock: Mock
         seen = set()
         for _ in range(300):
             await trio.sleep(1)
-            seen.add((status(node).health, dict(status(node).facts)["usable"]))
+            seen.add((shown(node).health, dict(shown(node).facts)["usable"]))
         assert seen == {(Health.HEALTHY, "yes, by 1 instance")}
-        facts = dict(status(node).facts)
+        facts = dict(shown(node).facts)
         assert (facts["device-health"], facts["devices"]) == (V1, "1 healthy, 0 unhealthy, 0 unknown")
         # Each connection goes away after 5 s, which is found out by the first check, at some time within 30 s.
         assert 10 <= listener.accepted <= 60

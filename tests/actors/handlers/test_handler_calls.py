@@ -16,11 +16,11 @@ from plugind import Supervisor
 from plugind.actors.handlers.calls import MAX_THREADS, CallConfig, HandlerCalls
 from plugind.actors.handlers.handler import Handler, check_handler
 from plugind.protocol.errors import PluginError
-from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.logs.lines import Level
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import Ending, Outcome
 from plugind.testing import Fails, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.handlers.calling import OK, calling
+from plugind.tests.actors.handlers.calling import OK, Lines, calling
 
 SOCKET = "/reg/a.sock"
 
@@ -243,22 +243,6 @@ async def test_a_simulated_node_calls_such_methods_in_line(autojump_clock: MockC
 
 
 # --- refused or broken ------------------------------------------------------------------------------------------------
-
-
-class Lines:
-    """A log that keeps its lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[Level, str, dict[str, Field]]] = []
-
-    def enabled(self, level: Level) -> bool:
-        return level > Level.DEBUG
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        self.lines.append((level, message, fields))
-
-    def with_text(self, text: str) -> list[tuple[Level, dict[str, Field]]]:
-        return [(level, fields) for level, message, fields in self.lines if message == text]
 
 
 async def test_a_handler_that_broke_and_one_that_refused_are_told_shown_and_logged_apart(

@@ -7,15 +7,13 @@ from collections.abc import Callable
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from plugind.actors.handlers.calls import CallConfig, HandlerCalls
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import Outcome
-from plugind.protocol.settings.config import Config
-from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.handlers.test_handler_calls import Lines
+from plugind.testing import FakeHandler
+from plugind.tests.actors.handlers.calling import Lines
 
 PLUGIN = Plugin("T", "x", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
 
@@ -113,25 +111,3 @@ async def test_a_cancellation_from_outside_of_the_call_goes_on(own: bool) -> Non
         await calls.make(calls.prepare("register", PLUGIN))
     assert scope.cancelled_caught
     assert len(log.with_text("handler broke")) == own
-
-
-@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
-async def test_it_affects_no_other_plugin_of_the_node(
-    autojump_clock: MockClock, make: Callable[[], BaseException]
-) -> None:
-    """Behaviour 22: the daemon ended, or the plugin stayed in ``registering`` for ever without a cause."""
-
-    class Breaks(FakeHandler):
-        async def register(self, plugin: Plugin) -> None:
-            if plugin.name == "bad":
-                raise make()
-            await super().register(plugin)
-
-    async with SimulatedNode(Config(handles_sigint=True, blocked_after=1.0), handlers={"T": Breaks()}) as node:
-        for name in ("bad", "good"):
-            node.plug(f"{name}.sock", FakePlugin("T", name))
-        await node.settled()
-        assert (node.state("bad.sock"), node.state("good.sock")) == ("waiting", "registered")
-        status = node.status("bad.sock")
-        assert status is not None
-        assert str(status.cause).startswith("plugin registration failed: the handler broke: ")

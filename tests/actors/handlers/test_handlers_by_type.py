@@ -8,8 +8,6 @@ from plugind.actors.handlers.by_type import Handlers
 from plugind.actors.handlers.calls import CallConfig
 from plugind.actors.health.inboxes import Inboxes
 from plugind.protocol.logs.lines import SILENT
-from plugind.protocol.messages.reconciler import HandlerAdded
-from plugind.protocol.plugins.info import InstancePolicy
 from plugind.testing import FakeHandler
 
 
@@ -21,26 +19,6 @@ def one() -> Handlers:
     handlers = made()
     handlers.add("T", FakeHandler())
     return handlers
-
-
-def test_an_added_handler_registers_plugins_under_its_policy() -> None:
-    handlers = made()
-    added = handlers.add("T", FakeHandler(instances=InstancePolicy.REJECT))
-    assert added == HandlerAdded("T", added.handler, InstancePolicy.REJECT)
-    assert (handlers.added, handlers.count) == ((added,), 1)
-    assert "T" in handlers
-
-
-async def test_a_removed_handler_is_kept_until_it_retires() -> None:
-    """Behaviour 29: its plugins have to be deregistered first."""
-    handlers = one()
-    (added,) = handlers.added
-    retired = handlers.remove("T")
-    assert ("T" in handlers, handlers.added, handlers.count) == (False, (), 1)
-    assert not retired.is_set()
-    handlers.retire(added.handler)
-    assert retired.is_set()
-    assert handlers.count == 0
 
 
 async def test_a_handler_that_was_replaced_while_it_was_removed_retires_by_itself() -> None:

@@ -104,14 +104,6 @@ async def test_a_handler_that_knows_more_reports_itself(autojump_clock: MockCloc
     assert {note.health for note in handler.notes} == {Health.HEALTHY}
 
 
-async def test_without_a_connection_there_is_nothing_to_check(autojump_clock: MockClock) -> None:
-    handler = Checking(connects=False)
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("red.sock", red())
-        await node.settled()
-    assert handler.errors[0].endswith("it is not open; connect again")
-
-
 async def test_a_channel_that_is_closed_as_its_check_begins_ends_the_checks_in_order(autojump_clock: MockClock) -> None:
     """A connection may end in the instant in which a check is due: that is no fault of the handler."""
 

@@ -10,17 +10,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.grpc.client.channel import Channel
-from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import NoConnectionError
-from plugind.protocol.handlers.dra_claims import DRACallError, DRAClaim
+from plugind.protocol.handlers.dra_claims import DRAClaim
 from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import PluginStatus
 from plugind.protocol.trust.users import Trust
 from plugind.testing import FakeDRADriver, FakeFollower, FakePlugin, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 ANN = 1001
 ENDPOINT = "/plugins/.gpu.sock"
@@ -38,12 +36,6 @@ def node_with(handler: FakeFollower) -> SimulatedNode:
 
 def colour(name: str) -> FakePlugin:
     return FakePlugin("Colour", name, endpoint=ENDPOINT)
-
-
-def shown(node: SimulatedNode, socket: str) -> PluginStatus:
-    status = node.status(socket)
-    assert status is not None
-    return status
 
 
 async def test_a_link_of_a_displaced_plugin_has_no_channel_and_makes_none(autojump_clock: MockClock) -> None:
@@ -88,27 +80,6 @@ async def test_a_plugin_that_is_displaced_while_it_waits_for_its_endpoint_waits_
         node.plug("root.sock", colour("gpu"))
 
 
-async def test_the_check_of_a_displaced_plugin_ends_with_the_reason(autojump_clock: MockClock) -> None:
-    async def passes(channel: Channel) -> None:
-        pass
-
-    class Checking(FakeFollower):
-        async def follow(self, plugin: object, link: Link) -> None:
-            await link.connect()
-            await link.check(passes)
-            await trio.sleep_forever()
-
-    async with node_with(Checking()) as node:
-        node.plug(ENDPOINT, [FakeDRADriver()])
-        node.plug("ann.sock", colour("squatter"), uid=ANN)
-        await trio.sleep(100)
-        assert shown(node, "ann.sock").health is Health.HEALTHY
-        node.plug("root.sock", colour("gpu"))
-        await trio.sleep(1)
-        status = shown(node, "ann.sock")
-        assert (status.health, status.health_reason) == (Health.DISCONNECTED, REASON)
-
-
 # --- DRA drivers ------------------------------------------------------------------------------------------------------
 
 
@@ -130,29 +101,17 @@ async def test_a_displaced_instance_of_a_dra_driver_prepares_no_claims(autojump_
         await trio.sleep(1)
         newer = driver(node, "b.sock", ENDPOINT)
         await trio.sleep(2)
-        assert (shown(node, "a.sock").active, shown(node, "b.sock").active) == (False, True)
+        assert (shown(node).active, shown(node, "b.sock").active) == (False, True)
         root = node.plug("root.sock", colour("gpu"))
         await trio.sleep(2)
-        assert (shown(node, "a.sock").active, shown(node, "b.sock").active) == (True, False)
+        assert (shown(node).active, shown(node, "b.sock").active) == (True, False)
         await node.supervisor.dra_driver(NAME).prepare([claim])
         assert (older.prepared, newer.prepared) == ({"uid-1": claim}, {})
         status = shown(node, "b.sock")
         assert (status.health, status.health_reason) == (Health.DISCONNECTED, REASON)
         assert dict(status.facts)["usable"] == "yes, by 1 instance"
         assert not [key for key in dict(status.facts) if key.startswith("device.")]
-        assert [key for key in dict(shown(node, "a.sock").facts) if key.startswith("device.")] == ["device.pool-0/a"]
+        assert [key for key in dict(shown(node).facts) if key.startswith("device.")] == ["device.pool-0/a"]
         root.stop()
         await trio.sleep(60)
         assert dict(shown(node, "b.sock").facts)["devices"] == "1 healthy, 0 unhealthy, 0 unknown"
-
-
-async def test_a_dra_driver_of_which_the_only_instance_is_displaced_is_not_called(autojump_clock: MockClock) -> None:
-    async with node_with(FakeFollower()) as node:
-        fake = driver(node, "b.sock", ENDPOINT)
-        await trio.sleep(2)
-        node.plug("root.sock", colour("gpu"))
-        await trio.sleep(2)
-        with pytest.raises(DRACallError) as caught:
-            await node.supervisor.dra_driver(NAME).prepare([DRAClaim("default", "uid-1", "train")])
-        assert (str(caught.value), fake.prepared) == (f"NodePrepareResources: {REASON}", {})
-        assert node.state("b.sock") == "registered"

@@ -11,19 +11,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.grpc.client.channel import Channel
-from plugind.actors.handlers.link import Link
 from plugind.actors.handlers.links import Readers
-from plugind.actors.io.unix_socket import Credentials
-from plugind.actors.simulation.network import Listener
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
-from plugind.protocol.plugins.info import Plugin
-from plugind.protocol.wire.errors import WireProblem
 from plugind.protocol.wire.frames import ACK, PING, frame
-from plugind.testing import FakePlugin, SimulatedNode
-from plugind.tests.actors.handlers.calling import AcceptsAll
 from plugind.tests.wire.hostile import HELLO, answer, get_info
-
-ENDPOINT = "/plugins/.service.sock"
 
 
 def ping(number: int) -> bytes:
@@ -126,50 +117,3 @@ async def test_a_channel_is_read_on_when_a_call_was_cancelled(autojump_clock: Mo
             await get_info(connection.channel, None)
         assert await connection.answers_pings()
         assert await connection.tasks() == 1
-
-
-async def test_who_goes_on_at_once_leaves_no_room_for_another_task(autojump_clock: MockClock) -> None:
-    """Register makes calls, and follow waits for the end of the connection right after them."""
-    async with attended() as connection, trio.open_nursery() as nursery:
-
-        async def register() -> None:
-            await get_info(connection.channel, 1.0)
-            nursery.start_soon(connection.channel.wait_closed)
-
-        await connection.theirs.send_all(answer(1))
-        connection.attend()
-        nursery.start_soon(register)
-        assert await connection.tasks() == 1
-        connection.theirs.half_close()
-        assert await connection.tasks() == 0
-
-
-class Dialing(AcceptsAll):
-    """A handler that connects again and again, for some time, and counts how often it did."""
-
-    def __init__(self) -> None:
-        self.problems: list[WireProblem] = []
-
-    async def follow(self, plugin: Plugin, link: Link) -> None:
-        while len(self.problems) < 50:
-            self.problems.append((await (await link.connect()).wait_closed()).problem)
-        await trio.sleep_forever()
-
-
-async def hang_up(stream: ServerEnd) -> None:
-    stream.close()
-
-
-async def test_a_handler_that_dials_in_a_loop_lets_others_run(autojump_clock: MockClock) -> None:
-    """The endpoint ends each connection at once, so that nothing but connecting itself waits."""
-    handler = Dialing()
-    async with SimulatedNode(handlers={"Colour": handler}) as node, trio.open_nursery() as nursery:
-        node.directory.bind(ENDPOINT)
-        listener = Listener(lambda: hang_up, node.network.start(Credentials(77, 0, 0)))
-        node.network.listen(ENDPOINT, listener)
-        nursery.start_soon(listener.run)
-        node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint=ENDPOINT))
-        await trio.sleep(1)
-        assert handler.problems == [WireProblem.CLOSED] * 50
-        assert node.state("red.sock") == "registered"
-        nursery.cancel_scope.cancel()

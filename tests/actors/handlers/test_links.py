@@ -26,17 +26,8 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.supervisor import Supervisor
-from plugind.testing import (
-    Fails,
-    FakeFollower,
-    FakeHandler,
-    FakePlugin,
-    Hangs,
-    InjectedError,
-    PluggedIn,
-    SimulatedNode,
-    Takes,
-)
+from plugind.testing import FakeFollower, FakeHandler, FakePlugin, Hangs, InjectedError, PluggedIn, SimulatedNode, Takes
+from plugind.tests.actors.registration.timelines import shown
 
 Follow = Callable[[Plugin, Link], Awaitable[None]]
 
@@ -105,12 +96,7 @@ async def test_a_plugin_is_followed_from_register_until_just_before_deregister(a
         await trio.sleep(3600)
         plugin.stop()
         await node.settled()
-    assert handler.calls == [
-        (0.0, "register 1"),
-        (0.0, "follow 1"),
-        (3600.0, "unfollow 1"),
-        (3600.0, "deregister 1"),
-    ]
+    assert handler.calls == [(0.0, "register 1"), (0.0, "follow 1"), (3600.0, "unfollow 1"), (3600.0, "deregister 1")]
 
 
 async def test_a_report_that_waits_for_room_at_a_stop_is_dropped_with_its_link(autojump_clock: MockClock) -> None:
@@ -133,33 +119,6 @@ async def test_a_report_that_waits_for_room_at_a_stop_is_dropped_with_its_link(a
         nursery.cancel_scope.cancel()
 
 
-async def test_a_plugin_that_its_handler_refuses_is_not_followed(autojump_clock: MockClock) -> None:
-    handler = Following(refuses=True)
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled(patience=0)
-        handler.refuses = False
-        await node.settled()
-    assert handler.calls == [
-        (0.0, "register 1"),
-        (0.0, "deregister 1"),
-        (0.5, "register 1"),
-        (0.5, "follow 1"),
-        (0.5, "unfollow 1"),
-    ]
-
-
-async def test_a_replaced_plugin_is_followed_anew(autojump_clock: MockClock) -> None:
-    handler = Following()
-    async with followed(handler) as (node, plugin):
-        await trio.sleep(60)
-        plugin.restart()
-        await node.settled()
-    calls = [what for _, what in handler.calls]
-    assert calls[:5] == ["register 1", "follow 1", "unfollow 1", "deregister 1", "register 2"]
-    assert calls[5:] == ["follow 2", "unfollow 2"]
-
-
 async def test_a_follow_that_raises_is_started_again_and_touches_nothing(autojump_clock: MockClock) -> None:
     """It raises 100 times: 1 s doubling to 30 s apart. Neither the registration nor another plugin notices."""
     handler = Following(raising)
@@ -171,35 +130,13 @@ async def test_a_follow_that_raises_is_started_again_and_touches_nothing(autojum
         await trio.sleep(100 * 30)
         assert (node.timeline("red.sock"), node.timeline("blue.sock")) == before
         assert node.state("red.sock") == "registered"
-        status = node.status("red.sock")
-        assert status is not None
+        status = shown(node, "red.sock")
         assert (status.generation, status.health) == (1, Health.UNKNOWN)
         assert status.health_reason == "its handler failed to follow it: the handler broke: ValueError: lost the thread"
         assert len(other.calls) == 2
     began = [time for time, what in handler.calls if what == "follow 1"]
     assert len(began) >= 100
     assert [later - earlier for earlier, later in pairwise(began)][:7] == [1, 2, 4, 8, 16, 30, 30]
-
-
-async def test_a_follow_that_returns_is_started_again(autojump_clock: MockClock) -> None:
-    """After 40 seconds it does not count as one that ended at once."""
-    seconds = iter((0.0, 0.0, 40.0, 0.0, 1000.0))
-
-    async def sleep(plugin: Plugin, link: Link) -> None:
-        await trio.sleep(next(seconds))
-
-    handler = Following(sleep)
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await trio.sleep(100)
-    assert [time for time, what in handler.calls if what == "follow 1"] == [0, 1, 3, 44, 46]
-
-
-async def test_a_removed_handler_follows_no_more(autojump_clock: MockClock) -> None:
-    handler = Following()
-    async with followed(handler) as (node, _):
-        await node.supervisor.remove_handler("Colour")
-        assert [what for _, what in handler.calls][-2:] == ["unfollow 1", "deregister 1"]
 
 
 async def test_a_crash_of_the_reconciler_ends_the_links_with_the_registrations(autojump_clock: MockClock) -> None:
@@ -235,12 +172,7 @@ async def test_a_follow_that_shields_itself_holds_deregister_for_five_seconds(au
         assert unfinished == ("follow of red.example.com (/plugins/red.sock) in the handler for Colour",)
         await trio.sleep(100)
         assert node.supervisor.unfinished().calls == ()
-    assert handler.calls == [
-        (0.0, "register 1"),
-        (0.0, "follow 1"),
-        (5.0, "deregister 1"),
-        (60.0, "unfollow 1"),
-    ]
+    assert handler.calls == [(0.0, "register 1"), (0.0, "follow 1"), (5.0, "deregister 1"), (60.0, "unfollow 1")]
 
 
 async def test_a_follow_that_shields_itself_holds_up_no_other_actor_when_the_node_stops(
@@ -307,25 +239,6 @@ async def test_an_endpoint_that_comes_later_is_awaited(autojump_clock: MockClock
     assert connected == [2.3]
 
 
-async def test_an_endpoint_that_never_comes_is_given_up(autojump_clock: MockClock) -> None:
-    errors: list[tuple[float, str]] = []
-
-    async def connect(plugin: Plugin, link: Link) -> None:
-        try:
-            await link.connect(timeout=3)
-        except NoConnectionError as error:
-            errors.append((trio.current_time(), str(error)))
-        await trio.sleep_forever()
-
-    handler = Following(connect)
-    async with node_with(handler) as node:
-        node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint="/plugins/own.sock"))
-        await trio.sleep(10)
-        assert node.state("red.sock") == "registered"
-    why = "no connection to the endpoint /plugins/own.sock: No such file or directory (tried for 3 s)"
-    assert errors == [(3.0, why)]
-
-
 async def test_a_link_that_has_ended_connects_no_more(autojump_clock: MockClock) -> None:
     handler = Following()
     async with followed(handler) as (node, plugin):
@@ -362,8 +275,7 @@ async def test_a_link_says_which_instance_is_active(autojump_clock: MockClock) -
         await trio.sleep(1)
         b.role(usable=False)
         await trio.sleep(1)
-        status = node.status("b")
-        assert status is not None
+        status = shown(node, "b")
         assert status.active is False
     assert sorted(roles) == [
         (0.0, "/plugins/a", True),
@@ -392,8 +304,7 @@ async def test_a_link_says_whether_another_plugin_has_the_endpoint(autojump_cloc
         b = node.plug("b.sock", red())
         await trio.sleep(1)
         assert [link.active for link in handler.links] == [False, True]
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.active is False
         b.stop()
         await trio.sleep(1)
@@ -415,16 +326,6 @@ async def test_a_plugin_that_lost_its_endpoint_before_it_was_registered_is_told_
         }
 
 
-async def test_instances_of_which_nothing_is_reported_are_ranked_by_their_policy(autojump_clock: MockClock) -> None:
-    handler = Following()
-    async with node_with(handler) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        node.plug("b.sock", red())
-        await node.settled()
-        assert [link.active for link in handler.links] == [False, True]
-
-
 async def test_the_role_of_a_plugin_that_is_being_deregistered_is_dropped(autojump_clock: MockClock) -> None:
     async def late(plugin: Plugin, link: Link) -> None:
         try:
@@ -442,8 +343,7 @@ async def test_the_role_of_a_plugin_that_is_being_deregistered_is_dropped(autoju
         plugin.unlink()
         await trio.sleep(0.5)
         assert node.state("a.sock") == "leaving"
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.health is None
         await node.settled()
 
@@ -458,29 +358,13 @@ async def test_reported_health_and_facts_are_shown(autojump_clock: MockClock) ->
         await trio.sleep(1)
         link.report(Health.HEALTHY, facts={"node-id": "n-7"})
         await trio.sleep(1)
-        status = node.status("red.sock")
-        assert status is not None
+        status = shown(node, "red.sock")
         assert (status.health, status.facts, status.health_since) == (Health.HEALTHY, (("node-id", "n-7"),), 1.0)
         link.report(Health.UNHEALTHY, "driver responded but is not ready")
         await wait_all_tasks_blocked()
-        status = node.status("red.sock")
-        assert status is not None
+        status = shown(node, "red.sock")
         assert (status.health, status.health_reason) == (Health.UNHEALTHY, "driver responded but is not ready")
         assert status.facts == (("node-id", "n-7"),)
-
-
-async def test_ten_thousand_facts_are_cut_off_with_a_warning(autojump_clock: MockClock) -> None:
-    handler = Following()
-    async with followed(handler) as (node, _):
-        await trio.sleep(1)
-        handler.links[0].report(Health.HEALTHY, facts={f"key-{number}": "x" for number in range(10_000)})
-        await trio.sleep(1)
-        status = node.status("red.sock")
-        assert status is not None
-        assert len(status.facts) == 64
-        assert status.warnings == (
-            '9936 of 10000 facts were cut off, from "key-64" on: at most 64 with 16 KiB are kept',
-        )
 
 
 async def test_health_outlives_a_crash_of_the_status_actor(autojump_clock: MockClock) -> None:
@@ -491,19 +375,8 @@ async def test_health_outlives_a_crash_of_the_status_actor(autojump_clock: MockC
         node.crash("status")
         handler.links[0].report(Health.HEALTHY)
         await trio.sleep(10)
-        status = node.status("red.sock")
-        assert status is not None
+        status = shown(node, "red.sock")
         assert status.health is Health.HEALTHY
-
-
-async def test_a_handler_without_follow_has_no_link(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(DEFAULT_CONFIG, handlers={"Colour": FakeHandler()}) as node:
-        node.plug("red.sock", red())
-        await node.settled()
-        assert len(node.supervisor.internals.links) == 0
-        status = node.status("red.sock")
-        assert status is not None
-        assert (status.health, status.facts) == (None, ())
 
 
 # --- how long a call may take -----------------------------------------------------------------------------------------
@@ -529,13 +402,6 @@ def test_a_handler_whose_calls_need_more_time_than_they_have_is_refused_at_the_s
     Supervisor(handlers={"CSIPlugin": Patient(longest_call=169.0)})
 
 
-async def test_a_handler_that_is_added_later_is_checked_too(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        with pytest.raises(ConfigError, match="may wait for 55 s"):
-            await node.supervisor.add_handler("Colour", Patient())
-        await node.supervisor.add_handler("Colour", Following())
-
-
 async def test_the_calls_of_each_type_have_a_deadline_of_their_own(autojump_clock: MockClock) -> None:
     """Fault 82."""
     config = attrs.evolve(DEFAULT_CONFIG, timeouts=Timeouts(handlers={"Colour": 5.0}))
@@ -549,21 +415,6 @@ async def test_the_calls_of_each_type_have_a_deadline_of_their_own(autojump_cloc
             for socket in ("a.sock", "b.sock")
         }
         assert ended == {"a.sock": [5.0], "b.sock": [60.0]}
-
-
-async def test_the_follows_of_a_fake_follow_its_script(autojump_clock: MockClock) -> None:
-    """The test kit's own handler that follows: it fails once, returns once, and hangs."""
-    handler = FakeFollower().script("follow", Fails("a bug"), Takes(2.0))
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await trio.sleep(1.5)
-        handler.links["/plugins/red.sock"].report(Health.HEALTHY)
-        await trio.sleep(10)
-        assert [call.time for call in handler.calls if call.ask == "follow"] == [0.0, 1.0, 5.0]
-        status = node.status("red.sock")
-        assert status is not None
-        assert status.health is Health.HEALTHY
-    assert handler.links == {}
 
 
 async def test_a_crash_of_the_links_begins_all_follows_again(
@@ -590,8 +441,7 @@ async def test_a_crash_of_the_links_begins_all_follows_again(
         await trio.sleep(10)
         assert [what for _, what in handler.calls] == ["register 1", "follow 1", "unfollow 1", "follow 1"]
         assert (plugin.connections, node.state("red.sock")) == (1, "registered")
-        status = node.status("red.sock")
-        assert status is not None
+        status = shown(node, "red.sock")
         assert status.health is Health.STARTING
         plugin.stop()
         await node.settled()
@@ -601,9 +451,7 @@ async def test_a_crash_of_the_links_begins_all_follows_again(
 # --- facts ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_call(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_call(autojump_clock: MockClock) -> None:
     asked: list[float] = []
 
     async def answering(plugin: Plugin, link: Link) -> None:
@@ -647,22 +495,6 @@ async def test_a_handler_may_start_a_task_when_its_facts_are_asked_for(autojump_
             (answer,) = await node.supervisor.ask_for_facts("red.example.com")
             assert answer.tried
         assert notified == [(began + 5, "first"), (began + 6, "first"), (began + 25, "second")]
-
-
-async def test_what_was_asked_meanwhile_is_told_at_once(autojump_clock: MockClock) -> None:
-    notified: list[float] = []
-
-    async def answering(plugin: Plugin, link: Link) -> None:
-        link.when_facts_asked(None)
-        await trio.sleep(10)
-        link.when_facts_asked(lambda: notified.append(trio.current_time()))
-        await trio.sleep_forever()
-
-    async with followed(Following(answering)) as (node, _):
-        began = trio.current_time()
-        await node.supervisor.ask_for_facts("red.example.com")
-        await trio.sleep(30)
-    assert notified == [began + 10]
 
 
 async def test_callers_are_told_that_a_handler_asks_for_no_facts(autojump_clock: MockClock) -> None:

@@ -166,15 +166,6 @@ async def test_a_new_plugin_is_checked_at_once_and_a_thousand_one_after_the_othe
     assert max(Counter(time // GRID for endpoint in many for time in endpoint.asked).values()) <= 2 * FIRST
 
 
-async def test_those_of_many_endpoints_begin_at_a_few_times(autojump_clock: MockClock) -> None:
-    """Each of these times wakes the process once: a check that wakes it alone costs three times as much."""
-    endpoints = [Endpoint() for _ in range(500)]
-    await Bench(endpoints).run(61)
-    times = {time for endpoint in endpoints for time in endpoint.asked}
-    assert sum(len(endpoint.asked) for endpoint in endpoints) > 900
-    assert len(times) <= 2 * 61
-
-
 async def test_an_endpoint_that_hangs_is_asked_again_after_5_seconds_and_is_unhealthy_after_the_third_time(
     autojump_clock: MockClock,
 ) -> None:
@@ -208,13 +199,6 @@ async def test_an_error_answer_is_a_failure_with_its_text(
     await bench.run(60)
     assert (endpoint.health, endpoint.notes[-1].reason) == (Health.UNHEALTHY, text)
     assert bench.outcomes() == {("DevicePlugin", Outcome.FAILED)}
-
-
-async def test_a_check_that_takes_its_whole_deadline_passes(autojump_clock: MockClock) -> None:
-    endpoint = Endpoint(delay=2.9)
-    await Bench([endpoint]).run(300)
-    assert {note.health for note in endpoint.notes} == {Health.HEALTHY}
-    assert all(24 <= pause <= 36 for pause in endpoint.pauses)
 
 
 async def test_a_process_that_takes_no_bytes_is_sent_no_more(autojump_clock: MockClock) -> None:
@@ -264,14 +248,3 @@ async def test_500_endpoints_that_hang_delay_no_check_of_the_healthy_ones(autoju
     assert all(len(endpoint.asked) >= 900 / 36.5 - 1 for endpoint in healthy[:30])
     assert bench.most == MOST == 16
     assert {endpoint.most for endpoint in (*hanging, *healthy)} == {1}
-
-
-async def test_what_hung_is_found_out_when_it_is_back(autojump_clock: MockClock) -> None:
-    endpoint = Endpoint(delay=1e9)
-
-    def come_back() -> None:
-        endpoint.delay = 0.0
-
-    await Bench([endpoint]).run(300, come_back, 40)
-    assert endpoint.notes[-1].health is Health.HEALTHY
-    assert endpoint.notes[-1].failures == 0

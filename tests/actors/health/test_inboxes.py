@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,23 +9,11 @@ from trio.testing import MockClock
 from plugind.actors.health.inboxes import Inboxes
 from plugind.actors.messaging.mailbox import Inbox
 from plugind.protocol.health.progress import Condition, Reading
-from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.logs.lines import Level
 from plugind.protocol.plugins.status import PluginCounts, StateName
 from plugind.supervisor import NodeEndedError
-from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, Hangs, SimulatedNode
-
-
-@attrs.define
-class RecordingLogger:
-    """A logger that keeps its events."""
-
-    events: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
-
-    def enabled(self, level: Level) -> bool:
-        return True
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        self.events.append((level, message, fields))
+from plugind.testing import FakeHandler, FakePlugin, Hangs, SimulatedNode
+from plugind.tests.actors.status.bench import RecordingLogger
 
 
 async def test_an_inbox_counts_what_waits_in_it_and_before_it_and_what_was_taken() -> None:
@@ -79,31 +66,6 @@ async def test_a_process_that_was_stopped_has_no_actor_that_hangs(mock_clock: Mo
     assert [health.condition for health in inboxes.check()] == [Condition.OK]
     mock_clock.jump(5.0)
     assert [health.condition for health in inboxes.check()] == [Condition.FAILED]
-
-
-async def test_an_actor_that_has_ended_is_forgotten() -> None:
-    inboxes = Inboxes(10.0, RecordingLogger())
-    inbox = Inbox[int](2)
-    inboxes.add("handler T", inbox.read)
-    assert [health.actor for health in inboxes.check()] == ["handler T"]
-    inboxes.remove(inbox.read)
-    assert inboxes.check() == ()
-
-
-async def test_the_reconciler_that_hangs_is_found_and_goes_on(autojump_clock: MockClock) -> None:
-    """It hung for 70 s, and health said ok."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        resume = node.hang("reconciler")
-        node.plug("a.sock", FakePlugin("Colour", "red"))
-        node.plug("b.sock", FakePlugin("Colour", "blue"))
-        await trio.sleep(70.0)
-        found = node.health()
-        assert {name for name, health in found.items() if health.condition is Condition.FAILED} == {"reconciler"}
-        assert found["reconciler"].waiting > 0
-        resume()
-        await node.settled()
-        assert {health.condition for health in node.health().values()} == {Condition.OK}
-        assert node.state("a.sock") == node.state("b.sock") == "registered"
 
 
 async def test_a_core_actor_that_hangs_is_named_for_who_watches_the_program(autojump_clock: MockClock) -> None:
@@ -163,14 +125,6 @@ async def test_the_status_actor_that_hangs_is_found_from_outside_of_its_loop(aut
         assert {health.condition for health in node.health().values()} == {Condition.OK}
 
 
-async def test_an_actor_that_cannot_hang_in_the_kit_is_an_error_that_lists_those_that_can(
-    autojump_clock: MockClock,
-) -> None:
-    async with SimulatedNode() as node:
-        with pytest.raises(ValueError, match="'watcher' cannot hang here; reconciler and status can"):
-            node.hang("watcher")  # type: ignore[arg-type]  # what a test without a type checker may write
-
-
 async def test_no_actor_of_a_busy_node_hangs_while_a_handler_and_plugins_do(autojump_clock: MockClock) -> None:
     """Behaviour 22: a call that hangs is the failure of one plugin; the actor takes its other messages."""
     handler = FakeHandler().always("validate", Hangs())
@@ -181,23 +135,6 @@ async def test_no_actor_of_a_busy_node_hangs_while_a_handler_and_plugins_do(auto
             await trio.sleep(1.0)
             assert {health.condition for health in node.health().values()} == {Condition.OK}
         assert set(node.health()) >= {"status", "reconciler", "dial slots", "registrations", "handler Colour"}
-
-
-async def test_no_actor_hangs_where_none_is_looked_for(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, hung_after=None)) as node:
-        resume = node.hang("reconciler")
-        node.plug("a.sock", FakePlugin("Colour", "red"))
-        node.plug("b.sock", FakePlugin("Colour", "blue"))
-        await trio.sleep(3600.0)
-        assert {health.condition for health in node.health().values()} == {Condition.OK}
-        resume()
-
-
-async def test_a_handler_actor_that_is_removed_is_read_no_more(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        assert "handler Colour" in node.health()
-        await node.supervisor.remove_handler("Colour")
-        assert "handler Colour" not in node.health()
 
 
 async def test_no_actor_hangs_while_the_node_restarts_beside_a_handler_that_hangs(autojump_clock: MockClock) -> None:

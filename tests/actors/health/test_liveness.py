@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from plugind.protocol.settings.config import Config
 from plugind.testing import DEFAULT_CONFIG, Accepting, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.registration.timelines import at, registered_at, steps_at
+from plugind.tests.actors.registration.timelines import registered_at, shown
 
 NOBODY = "nobody listens on its socket"
 #: Messages to the liveness actor are read together, at pauses of a tenth of a second.
@@ -26,8 +26,7 @@ def unlinked(config: Config = DEFAULT_CONFIG) -> SimulatedNode:
 
 
 def serving(node: SimulatedNode, socket: str = "a.sock") -> tuple[str | None, bool | None, str | None]:
-    status = node.status(socket)
-    assert status is not None
+    status = shown(node, socket)
     return status.state.value, status.serving, status.not_serving
 
 
@@ -134,9 +133,7 @@ async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_soc
         assert serving(node)[2] == f"{NOBODY}, nor on its endpoint /run/csi.sock"
 
 
-async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_configured(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_configured(autojump_clock: MockClock) -> None:
     """Fault 39: it is registered again once somebody listens."""
     handler = FakeHandler()
     config = attrs.evolve(DEFAULT_CONFIG, deregister_not_serving=True)
@@ -169,21 +166,6 @@ async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_
         await trio.sleep(node.config.rescan + COALESCE)
         assert node.state("7.sock") == "registered"
         assert [node.state(f"{number}.sock") for number in (6, 8)] == ["stale", "stale"]
-
-
-async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
-    """Behaviours 15 and 24: the new listener must not wait because of the failures of its predecessor."""
-    async with unlinked() as node:
-        plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=1), listening=False)
-        await trio.sleep_until(130.0)
-        plugin.listen()
-        await node.settled(patience=300.0)
-        await trio.sleep(node.config.rescan + 1.0)
-        states = node.timeline("a.sock")
-        found = next(time for time, state in states if state == "asking-info")
-        assert found <= 130.0 + node.config.rescan + COALESCE
-        assert states[-7:] == [*at(found, "waiting"), *steps_at(found + 0.5)]
-        assert node.history("a.sock")[-1].attempt == 2
 
 
 async def test_a_liveness_actor_watches_the_same_plugins_after_a_crash(autojump_clock: MockClock) -> None:

@@ -215,12 +215,3 @@ def test_faulthandler_reads_the_stack_of_its_own_thread_alone() -> None:
     calls = re.findall(r"faulthandler\.(?:enable|register|dump_\w+)\([^)]*\)", source)
     assert [call for call in calls if "all_threads=False" not in call] == []
     assert len(calls) == 2
-
-
-def test_of_several_steps_the_longest_is_reported() -> None:
-    steps = BlockedSteps()
-    for seconds in (1.5, 3.0, 2.0):
-        steps.send_nowait(StepBlocked("T", "register", PLUGIN, seconds))
-    step = steps.take()
-    assert step is not None
-    assert (step.seconds, steps.take()) == (3.0, None)

@@ -17,17 +17,9 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.leases.cdi_files import MOST_ENTRIES, MOST_LOOKS, MOST_NODES, CdiFiles, hook_command, nodes_on_host
+from plugind.actors.leases.cdi_files import MOST_ENTRIES, MOST_NODES, CdiFiles, hook_command, nodes_on_host
 from plugind.protocol.leases.cdi import CdiError, Hook, HostNode, name_of
-from plugind.protocol.leases.values import (
-    Answer,
-    ContainerOwner,
-    Lease,
-    LeaseState,
-    Node,
-    Request,
-    Wanted,
-)
+from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, Node, Request, Wanted
 from plugind.tests.protocol.leases.cdi_schema import check_document
 
 _ROOT = os.geteuid() == 0
@@ -68,14 +60,6 @@ async def test_a_file_is_written_that_everybody_may_read(directory: Path) -> Non
     assert read(path)["devices"][0]["name"] == name_of(1)
 
 
-async def test_a_file_that_is_written_again_is_the_new_one(directory: Path) -> None:
-    files = files_in(directory)
-    await files.write(lease(1))
-    await files.write(lease(1, Answer({"NEW": "1"})))
-    (file,) = there(directory)
-    assert "NEW=1" in (directory / "cdi" / file).read_text()
-
-
 async def test_a_file_is_removed_and_one_that_is_not_there_may_be(directory: Path) -> None:
     files = files_in(directory)
     await files.remove(name_of(1))
@@ -98,11 +82,6 @@ async def test_at_the_start_only_our_own_files_are_removed(directory: Path) -> N
     assert there(directory) == sorted([*strangers, f"plugind-abc-{name_of(2)}.json", f"plugind-abcd-{name_of(3)}.json"])
 
 
-async def test_a_directory_that_is_missing_has_nothing_of_ours(tmp_path: Path) -> None:
-    await files_in(tmp_path).clean(())
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
 async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     (tmp_path / "cdi").mkdir()
@@ -121,14 +100,6 @@ async def test_a_directory_that_others_may_replace_is_refused(tmp_path: Path) ->
         await files_in(above).write(lease())
 
 
-@pytest.mark.skipif(not _ROOT, reason="only root gives a directory to another user")
-async def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cdi").mkdir()
-    os.chown(tmp_path / "cdi", 65534, 65534)
-    with pytest.raises(CdiError, match="others may write to"):
-        await files_in(tmp_path).write(lease())
-
-
 async def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "cdi").mkdir()
     (tmp_path / "precious").write_text("kept")
@@ -137,13 +108,6 @@ async def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     await files_in(tmp_path).write(lease(1))
     assert (tmp_path / "precious").read_text() == "kept"
     assert not (tmp_path / "cdi" / f"plugind-abc-{name_of(1)}.json").is_symlink()
-
-
-def test_an_instance_is_one_word() -> None:
-    """Of a name with a hyphen it could not be said whose it is."""
-    for name in ("", "a-b", "../a", "a.b"):
-        with pytest.raises(ValueError, match="is not a word"):
-            CdiFiles(name, HOOK)
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -345,45 +309,6 @@ async def test_a_look_at_nodes_that_hangs_fails_its_own_leases_alone(tmp_path: P
     finally:
         over.set()
     assert there(tmp_path) == [f"plugind-abc-{name_of(2)}.json"]
-
-
-async def test_a_resource_that_hangs_is_looked_for_beside_one_other_and_fails_no_lease_without_it(
-    tmp_path: Path,
-) -> None:
-    """Whoever may lease asks for it beside as many others as there are looks."""
-    over, looks = threading.Event(), list[str]()
-
-    def hang(path: str) -> list[HostNode]:
-        looks.append(path)
-        over.wait(30)
-        return []
-
-    files = CdiFiles("abc", HOOK, directory=str(tmp_path / "cdi"), nodes_at=hang)
-
-    async def fail(number: int) -> None:
-        asked = lease(number, Answer(nodes=(Node("/dev/x", "/dev/x"),)))
-        with pytest.raises(CdiError, match="not ended"):
-            await files.write(attrs.evolve(asked, devices={"v.com/hung": ("1",), f"v.com/{number}": ("1",)}))
-
-    try:
-        async with trio.open_nursery() as nursery:
-            for number in range(MOST_LOOKS):
-                nursery.start_soon(fail, number)
-        await fail(MOST_LOOKS)
-        with trio.fail_after(20):
-            await files.write(attrs.evolve(lease(99), devices={"v.com/0": ("1",)}))
-    finally:
-        over.set()
-    assert (looks, there(tmp_path)) == (["/dev/x"], [f"plugind-abc-{name_of(99)}.json"])
-
-
-async def test_looks_that_end_follow_one_another(tmp_path: Path) -> None:
-    files = files_in(tmp_path)
-    async with trio.open_nursery() as nursery:
-        for number in range(2 * MOST_LOOKS):
-            devices = {"v.com/a": ("1",), f"v.com/{number}": ("1",)}
-            nursery.start_soon(files.write, attrs.evolve(lease(number), devices=devices))
-    assert len(there(tmp_path)) == 2 * MOST_LOOKS
 
 
 def test_the_hooks_command_runs_whatever_the_environment_is(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -16,17 +15,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.leases.cdi_files import CdiFiles
 from plugind.actors.leases.cdi_writer import DEADLINE, MOST_AT_ONCE, CdiStore, CdiWriter, MemoryCdiStore
-from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.leases.cdi import CdiError, Hook
 from plugind.protocol.leases.messages import FileWritten
-from plugind.protocol.leases.values import (
-    Answer,
-    ContainerOwner,
-    Lease,
-    LeaseState,
-    Request,
-    Wanted,
-)
+from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, Request, Wanted
 from plugind.protocol.logs.lines import SILENT, Level
 
 LATE = "the directory of CDI files has not answered within 5 s"
@@ -194,16 +185,6 @@ async def test_a_look_of_one_plugin_that_hangs_delays_no_lease_of_another(autoju
     assert replies.received[:2] == [(0.5, second), (2.0, first)]
 
 
-async def test_few_files_are_written_at_once(autojump_clock: MockClock) -> None:
-    store = SlowStore()
-    store.takes = 1.0
-    async with running(store) as (writer, _):
-        for number in range(MOST_AT_ONCE + 1):
-            writer.write(attrs.evolve(lease(f"l{number}"), devices={f"v.com/{number}": ("1",)}))
-        await trio.sleep(3.0)
-    assert [time for time, *_ in store.calls] == [0.0] * MOST_AT_ONCE + [1.0]
-
-
 async def test_the_file_of_a_lease_from_before_the_start_is_written_however_late(autojump_clock: MockClock) -> None:
     """It is held whether its file is there or not, and its container may be about to start (seed 40180)."""
     store = SlowStore()
@@ -265,18 +246,6 @@ async def test_a_removal_that_fails_is_tried_again_until_it_succeeds(autojump_cl
     assert log.lines == [warning, good, warning, good]
 
 
-async def test_a_removal_that_has_failed_is_not_made_once_the_file_is_written_again(autojump_clock: MockClock) -> None:
-    store = SlowStore()
-    async with running(store) as (writer, _):
-        store.failures = ["read-only"]
-        writer.remove("a")
-        await wait_all_tasks_blocked()
-        writer.write(lease("a"))
-        await trio.sleep(60.0)
-    assert [call for _, *call in store.calls] == [["remove", "a"], ["write", "a"]]
-    assert set(store.files) == {"a"}
-
-
 async def test_a_removal_that_fails_does_not_undo_the_write_that_was_asked_for_since(autojump_clock: MockClock) -> None:
     store = SlowStore()
     store.takes = 1.0
@@ -288,33 +257,6 @@ async def test_a_removal_that_fails_does_not_undo_the_write_that_was_asked_for_s
         await trio.sleep(60.0)
     assert [call for _, *call in store.calls] == [["remove", "a"], ["write", "a"]]
     assert set(store.files) == {"a"}
-
-
-async def test_after_a_success_the_pauses_are_short_again(autojump_clock: MockClock) -> None:
-    store = SlowStore()
-    async with running(store) as (writer, _):
-        for _ in range(2):
-            store.failures = ["read-only", "read-only"]
-            writer.remove("a")
-            await trio.sleep(10.0)
-    assert [time for time, _, _ in store.calls] == [0.0, 1.0, 3.0, 10.0, 11.0, 13.0]
-
-
-async def test_each_write_of_one_file_has_its_own_deadline(autojump_clock: MockClock) -> None:
-    store = SlowStore()
-    async with running(store) as (writer, replies):
-        writer.write(lease("a"))
-        await trio.sleep(4.0)
-        store.takes = 60.0
-        writer.write(lease("a"))
-        await trio.sleep(30.0)
-    assert replies.received == [(0.0, FileWritten("lease-a")), (9.0, FileWritten("lease-a", LATE))]
-
-
-async def test_what_an_earlier_daemon_has_left_goes_at_the_start(autojump_clock: MockClock) -> None:
-    store = MemoryCdiStore({name: lease(name) for name in "abc"})
-    await CdiWriter(found(store), Replies(), SILENT).clean({"b", "z"})
-    assert set(store.files) == {"b"}
 
 
 async def test_what_an_earlier_daemon_has_left_goes_when_the_leases_are_known(autojump_clock: MockClock) -> None:
@@ -376,30 +318,6 @@ async def test_the_file_of_a_held_lease_is_written_again_after_a_crash_amid_its_
     assert replies.received == [(time, FileWritten("lease-a", error)) for time, error in answers]
 
 
-@pytest.mark.parametrize("crashes", [1, 2])
-async def test_the_file_of_a_held_lease_that_ends_after_a_crash_amid_its_writing_is_removed(
-    autojump_clock: MockClock, crashes: int
-) -> None:
-    held, store, replies = lease("a").moved(LeaseState.HELD), SlowStore(), Replies()
-    store.takes = 1.0
-    writer = CdiWriter(found(store), replies, SILENT)
-    writer.write(held)
-    for _ in range(crashes):
-        with trio.move_on_after(0.5):
-            await writer.run()
-    writer.remove("a")
-    with trio.move_on_after(20.0):
-        await writer.run()
-    assert [call for _, *call in store.calls] == [["write", "a"]] * crashes + [["remove", "a"]]
-    assert store.files == {}
-    assert replies.messages == []
-
-
-async def test_a_lease_without_a_cdi_name_is_a_bug(autojump_clock: MockClock) -> None:
-    with pytest.raises(IllegalStepError, match="lease-a has no CDI name"):
-        CdiWriter(found(MemoryCdiStore()), Replies(), SILENT).write(attrs.evolve(lease("a"), cdi_name=None))
-
-
 class RemovingFiles(CdiFiles):
     """Files that tell when one was removed."""
 
@@ -435,16 +353,3 @@ async def test_a_directory_that_hangs_holds_neither_the_loop_nor_the_files_order
         hangs.set()
         await files.removed.wait()
         assert os.listdir(tmp_path / "cdi") == []
-
-
-async def test_the_directorys_error_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    async with running(RemovingFiles(tmp_path)) as (writer, replies):
-        writer.write(lease("a"))
-        await replies.some.wait()
-    error = f"{tmp_path}/cdi cannot be written: No space left on device; free space on its file system"
-    assert replies.messages == [FileWritten("lease-a", error)]
-    assert os.listdir(tmp_path / "cdi") == []

@@ -44,14 +44,6 @@ def test_a_resource_that_is_offered_counts_no_leases_at_first() -> None:
     assert [number for _, number in shown.durations[GPU].cumulative()] == [0.0] * 6 + [1.0] * 6
 
 
-def test_a_snapshot_does_not_change_with_what_is_counted_later() -> None:
-    counts = LeaseCounts()
-    counts.note(Allocated("x", GPU, Answer(), 0.5))
-    shown = counts.added_to(LeasesSnapshot(0.0))
-    counts.note(Allocated("x", GPU, Answer(), 0.5))
-    assert shown.durations[GPU].total == 0.5
-
-
 def test_callers_cannot_make_labels_and_plugins_not_too_many() -> None:
     """Fault 92: whatever is asked for, and whatever plugins announce."""
     counts = LeaseCounts()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
 import attrs
 import pytest
 import trio
@@ -13,7 +10,7 @@ from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.messages import BindAsked, Failure, Kept, LeasesSnapshot, Problem, RecoverAsked
+from plugind.protocol.leases.messages import BindAsked, Failure, LeasesSnapshot, Problem, RecoverAsked
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
@@ -23,18 +20,6 @@ GPU = "vendor.com/gpu"
 TWO = (Device("gpu-0"), Device("gpu-1"))
 #: A lease of before the start, which somebody has.
 HELD_BEFORE = Lease("a", 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 1.0, {GPU: ("gpu-0",)}, Answer())
-
-
-@attrs.define(eq=False)
-class WatchedStore(SimulatedLeaseStore):
-    """A store whose ``on_read`` is called when its leases have been read, before anybody is told of them."""
-
-    on_read: Callable[[], object] = lambda: None
-
-    async def read_leases(self) -> Kept:
-        kept = await SimulatedLeaseStore.read_leases(self)
-        self.on_read()
-        return kept
 
 
 def plug(node: SimulatedNode, devices: FakeDevices, socket: str = "a.sock", resource: str = GPU) -> PluggedIn:
@@ -73,23 +58,6 @@ async def test_without_a_device_there_is_an_error_that_names_the_holder(node: Si
                 pass
     assert caught.value.problem is Problem.UNAVAILABLE
     assert caught.value.holders == (held,)
-
-
-async def test_a_caller_that_waits_gets_what_another_one_gives_back(node: SimulatedNode) -> None:
-    plug(node, FakeDevices(TWO))
-    await node.settled()
-    got: list[float] = []
-
-    async def wait() -> None:
-        async with node.supervisor.allocate({GPU: 2}, wait=60.0):
-            got.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery, node.supervisor.allocate({GPU: 1}):
-        nursery.start_soon(wait)
-        await trio.sleep(10.0)
-        assert got == []
-        freed = trio.current_time()
-    assert got == [freed]
 
 
 async def test_a_caller_that_is_cancelled_leaves_nothing(node: SimulatedNode) -> None:
@@ -142,16 +110,6 @@ async def test_changes_of_leases_are_a_stream(node: SimulatedNode) -> None:
     assert seen == [LeaseState.PENDING, LeaseState.HELD, LeaseState.GONE]
 
 
-async def test_leases_are_released_and_renewed_by_name(node: SimulatedNode) -> None:
-    plug(node, FakeDevices(TWO))
-    await node.settled()
-    async with node.supervisor.allocate({GPU: 1}, id="a"):
-        with pytest.raises(AllocationError, match="lease a has no time to renew"):
-            await node.supervisor.renew("a")
-        assert (await node.supervisor.release("a", "b")).unknown == ("b",)
-        assert await states(node) == {}
-
-
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
@@ -191,21 +149,6 @@ async def test_a_crash_ends_no_lease_of_before_a_start_with_a_slow_disk(autojump
         assert list(store.leases) == ["a"]
 
 
-async def test_a_crash_when_the_leases_of_before_the_start_have_just_been_read_ends_none(
-    autojump_clock: object,
-) -> None:
-    """The actor has not taken them then, and the next one takes them as the ones that somebody knows of."""
-    node, crashed = SimulatedNode(), list[bool]()
-    store = node.lease_store = WatchedStore(on_read=lambda: crashed.append(node.crash("leases")))
-    store.leases["a"], store.disk.before = HELD_BEFORE, 7.0
-    async with node:
-        store.disk.before = 0.0
-        await trio.sleep(60.0)
-        assert crashed == [True]
-        assert await states(node) == {"a": LeaseState.HELD}
-        assert list(store.leases) == ["a"]
-
-
 async def test_a_recovery_cut_short_by_a_crash_gives_no_device_before_the_leases_are_read(
     autojump_clock: object,
 ) -> None:
@@ -226,17 +169,6 @@ async def test_a_recovery_cut_short_by_a_crash_gives_no_device_before_the_leases
         await trio.sleep(60.0)
         assert (await node.supervisor.leases()).withheld is None
         assert await states(node) == {"a": LeaseState.HELD}
-
-
-async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode) -> None:
-    plug(node, FakeDevices(TWO))
-    await node.settled()
-    async with node.supervisor.allocate({GPU: 1}, id="a"):
-        node.crash("leases")
-        await trio.sleep(5.0)
-        node.owners.end(os.getpid())
-        await trio.sleep(0.001)
-        assert await states(node) == {}
 
 
 async def test_the_end_of_a_container_amid_a_crash_does_not_end_the_lease_of_the_next_one(
@@ -293,50 +225,6 @@ async def test_a_crash_answers_those_that_wait(node: SimulatedNode) -> None:
     assert node.lease_store.leases == {}
 
 
-async def test_after_a_crash_no_plugin_is_asked_for_what_nobody_wants(node: SimulatedNode) -> None:
-    """The calls that waited in line are withdrawn: their devices may be in another lease when it were their turn."""
-    devices = FakeDevices(TWO)
-    devices.delays[AllocationCall.ALLOCATE] = 20.0
-    plug(node, devices)
-    await node.settled()
-
-    async def ask() -> None:
-        with pytest.raises(AllocationError):
-            async with node.supervisor.allocate({GPU: 1}):
-                pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        nursery.start_soon(ask)
-        await trio.sleep(1.0)
-        node.crash("leases")
-    await trio.sleep(120.0)
-    assert len(devices.allocations) == 1
-    assert await states(node) == {}
-
-
-async def test_a_call_in_line_is_withdrawn_when_its_caller_leaves(node: SimulatedNode) -> None:
-    """The plugin is not asked to prepare a device that nobody wants, and the device is free at once."""
-    devices = FakeDevices(TWO)
-    devices.delays[AllocationCall.ALLOCATE] = 20.0
-    plug(node, devices)
-    await node.settled()
-
-    async def ask(patience: float) -> None:
-        with trio.move_on_after(patience):
-            async with node.supervisor.allocate({GPU: 1}):
-                pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask, 60.0)
-        await trio.sleep(1.0)
-        nursery.start_soon(ask, 5.0)
-        await trio.sleep(6.0)
-        assert len(await states(node)) == 1
-    await trio.sleep(60.0)
-    assert devices.allocations == [(AllocationCall.ALLOCATE, ("gpu-0",))]
-
-
 # --- uncertain leases -------------------------------------------------------------------------------------------------
 
 
@@ -380,19 +268,3 @@ async def test_a_plugin_that_registers_anew_may_still_prepare_devices(node: Simu
     plugged.restart()
     await node.settled()
     assert await states(node) == {}
-
-
-async def test_devices_of_a_plugin_that_does_not_answer_are_withheld_for_a_minute(node: SimulatedNode) -> None:
-    devices = FakeDevices(TWO)
-    devices.hangs.add(AllocationCall.ALLOCATE)
-    plug(node, devices)
-    await node.settled()
-    await fail_to_allocate(node)
-    assert list((await states(node)).values()) == [LeaseState.UNCERTAIN]
-    devices.hangs.clear()
-    await trio.sleep(59.0)
-    await fail_to_allocate(node)
-    await trio.sleep(1.001)
-    async with node.supervisor.allocate({GPU: 2}):
-        pass
-    assert node.owners.watched == 0

@@ -18,7 +18,7 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_owners import MemoryOwnerProcesses
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Book
-from plugind.protocol.leases.effects import Change, Effect
+from plugind.protocol.leases.effects import Change
 from plugind.protocol.leases.messages import Failure, new_ticket
 from plugind.protocol.leases.values import (
     ConnectionOwner,
@@ -134,15 +134,6 @@ async def test_a_connection_goes_on_to_own_its_lease(rig: Rig, autojump_clock: o
     assert await shown(rig.node) == {}
 
 
-async def test_a_connection_hears_of_the_end_of_its_lease_after_a_crash(rig: Rig, autojump_clock: object) -> None:
-    to_end, end = trio.open_memory_channel[Lease](1)
-    assert isinstance(await Caller(rig.node).ask(CONNECTION, "a", ended=to_end), Lease)
-    await crash(rig.node)
-    await rig.node.supervisor.release("a")
-    ended = end.receive_nowait()
-    assert (ended.id, ended.state, ended.reason) == ("a", LeaseState.GONE, "it was released")
-
-
 async def test_an_answer_that_nobody_has_taken_is_taken_back_after_a_crash(rig: Rig, autojump_clock: object) -> None:
     """The caller left while its answer was under way. It had given no name, so nobody can ask for the lease again."""
     unnamed, named = Caller(rig.node), Caller(rig.node)
@@ -180,15 +171,6 @@ async def test_times_go_on_through_a_crash(rig: Rig, autojump_clock: object) -> 
     assert await shown(rig.node) == {"a": LeaseState.HELD}
     await trio.sleep(2.0)
     assert await shown(rig.node) == {}
-
-
-async def test_leases_of_before_a_restart_outlive_a_crash(rig: Rig, autojump_clock: object) -> None:
-    await Caller(rig.node).ask(NOBODY, "a")
-    await rig.node.kill()
-    await rig.node.start()
-    await rig.node.settled()
-    await crash(rig.node)
-    assert await shown(rig.node) == {"a": LeaseState.HELD}
 
 
 async def test_subscribers_hear_of_what_a_crash_has_ended(rig: Rig, autojump_clock: object) -> None:
@@ -253,39 +235,6 @@ async def test_a_crash_of_a_part_ends_no_lease(
     assert rig.store.leases == {}
 
 
-async def test_that_a_caller_has_left_is_not_lost_with_the_message_that_crashes_the_actor(
-    rig: Rig, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caller, other = Caller(rig.node), Caller(rig.node)
-    assert isinstance(await caller.ask(CONNECTION, "a"), Lease)
-    assert isinstance(await other.ask(NOBODY, "b"), Lease)
-    handle = Book.handle
-
-    def crash(self: Book, message: m.StateMessage, now: float) -> list[Effect]:
-        monkeypatch.setattr(Book, "handle", handle)
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(Book, "handle", crash)
-    caller.leave()
-    await trio.sleep(1.0)
-    assert await shown(rig.node) == {"b": LeaseState.HELD}
-
-
-async def test_nothing_is_remembered_of_callers_who_have_their_answer_or_have_left(
-    rig: Rig, autojump_clock: object
-) -> None:
-    memory = rig.node.supervisor.internals.leases.memory
-    for _ in range(3):
-        async with rig.node.supervisor.allocate({GPU: 2}):
-            with trio.move_on_after(1.0):
-                async with rig.node.supervisor.allocate({GPU: 1}, wait=60.0):
-                    pass
-            await rig.node.supervisor.release("unknown")
-    await shown(rig.node)
-    assert (memory.asked, memory.waiting, memory.notified, memory.tickets) == ({}, {}, {}, {})
-    assert (memory.shown, memory.calls, memory.in_hand) == ({}, {}, None)
-
-
 # --- the end of the node ----------------------------------------------------------------------------------------------
 
 
@@ -304,6 +253,20 @@ async def test_leases_stay_held_while_no_daemon_runs(rig: Rig, autojump_clock: o
     assert await shown(rig.node) == {"nobody's": LeaseState.HELD}
 
 
+async def test_what_ended_while_no_daemon_ran_has_ended(rig: Rig, autojump_clock: object) -> None:
+    """An owner, also if another process has its pid by now, and a part of a time."""
+    await Caller(rig.node).ask(ProcessOwner(rig.processes.start(42)), "a process's")
+    await Caller(rig.node).ask(TimeOwner(60.0), "a time's")
+    await rig.node.kill()
+    rig.processes.start(42)
+    await trio.sleep(50.0)
+    await rig.node.start()
+    await trio.sleep(1.0)
+    assert await shown(rig.node) == {"a time's": LeaseState.HELD}
+    await trio.sleep(10.0)
+    assert await shown(rig.node) == {}
+
+
 async def test_what_was_released_before_a_stop_is_not_held_after_it(rig: Rig, autojump_clock: object) -> None:
     """Also if it could not be written at once, since the disk failed for a moment."""
     await Caller(rig.node).ask(NOBODY, "a")
@@ -311,10 +274,3 @@ async def test_what_was_released_before_a_stop_is_not_held_after_it(rig: Rig, au
     await rig.node.supervisor.release("a")
     await rig.node.stop()
     assert rig.store.leases == {}
-
-
-async def test_a_stop_leaves_no_process_watched(rig: Rig, autojump_clock: object) -> None:
-    await Caller(rig.node).ask(ProcessOwner(rig.processes.start(42)), "a")
-    assert rig.processes.watched == 1
-    await rig.node.stop()
-    assert rig.processes.watched == 0

@@ -14,15 +14,7 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.effects import StopOwner
 from plugind.protocol.leases.messages import Kept
-from plugind.protocol.leases.values import (
-    ContainerOwner,
-    Lease,
-    LeaseState,
-    NoOwner,
-    ProcessIdentity,
-    Request,
-    Wanted,
-)
+from plugind.protocol.leases.values import ContainerOwner, Lease, LeaseState, NoOwner, ProcessIdentity, Request, Wanted
 from plugind.protocol.logs.limits import LogLimits
 from plugind.protocol.logs.lines import Field, Level
 from plugind.protocol.plugins.devices import Device
@@ -149,21 +141,6 @@ def test_a_grant_names_the_process_and_the_labels_and_an_end_how_long_that_was()
     labels = str(granted["labels"])
     assert (granted["pid"], labels[:12], len(labels)) == (7, "job=7,long=x", MAX_LABELS + len("…(+8755)"))
     assert (ended["seconds"], ended_after_restart["seconds"]) == (0.0, 50.0)
-
-
-def test_the_log_says_that_a_leased_device_is_missing_and_that_it_is_there_again() -> None:
-    log = Log()
-    of_leases, lease = (
-        LeaseLog(log, lambda: 0.0),
-        Lease("a", 1000, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 40.0),
-    )
-    missing = attrs.evolve(lease, reason="no longer listed: GPU-0")
-    for before, after in ((lease, missing), (missing, missing), (missing, lease)):
-        of_leases.show(before, after)
-    assert [(level, text, fields.get("reason"), "advice" in fields) for level, text, fields in log.take()] == [
-        (Level.WARNING, "leased devices are missing", "no longer listed: GPU-0", True),
-        (Level.INFO, "leased devices are listed again", None, False),
-    ]
 
 
 @pytest.mark.parametrize("when", ["while plugind runs", "while plugind is away"])

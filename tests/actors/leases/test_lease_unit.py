@@ -24,7 +24,7 @@ from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner
 from plugind.protocol.logs.lines import SILENT
-from plugind.tests.protocol.leases.script import GPU, offer, request
+from plugind.tests.protocol.leases.script import GPU, request
 
 
 @asynccontextmanager
@@ -70,20 +70,6 @@ async def test_one_lease_is_shown_without_all_others(autojump_clock: MockClock) 
         unit.inbox.send_nowait(m.ShowAsked("b", reply))
         assert await answer.receive() == lease
         assert await answer.receive() == Failure(Problem.UNKNOWN, "there is no lease b")
-
-
-async def test_the_snapshot_has_what_metrics_count(autojump_clock: MockClock) -> None:
-    """Calls of Allocate whose answer comes for a lease that is gone count, too."""
-    async with running(MemoryLeaseStore()) as unit:
-        unit.inbox.send_nowait(m.OfferChanged(offer(())))
-        reply, answer = trio.open_memory_channel[Lease | Failure](1)
-        unit.inbox.send_nowait(m.LeaseAsked(request((GPU, 1)), NoOwner(), 0, 1, reply))
-        assert isinstance(await answer.receive(), Failure)
-        unit.inbox.send_nowait(m.AllocationRefused("gone", GPU, "no", 0.2))
-        found = await snapshot(unit)
-    assert found.counts == {GPU: 0}
-    assert found.failures == {(GPU, "unavailable"): 1}
-    assert found.durations[GPU].total == 0.2
 
 
 async def test_many_leases_are_taken_up_in_steps_of_the_loop(

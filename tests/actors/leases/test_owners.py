@@ -15,14 +15,7 @@ from plugind.actors.leases.owners import Owners
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from plugind.protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
 from plugind.protocol.leases.messages import OwnerEnded, PluginEnded
-from plugind.protocol.leases.values import (
-    ConnectionOwner,
-    ContainerOwner,
-    NoOwner,
-    Owner,
-    ProcessOwner,
-    TimeOwner,
-)
+from plugind.protocol.leases.values import ConnectionOwner, ContainerOwner, NoOwner, Owner, ProcessOwner, TimeOwner
 
 
 @attrs.define
@@ -130,21 +123,6 @@ async def test_a_time_ends_also_while_the_machine_is_suspended(autojump_clock: o
         assert await setup.ended() == ["minute"]
         setup.clock.suspend(8 * 3600)
         assert await setup.ended() == ["hour"]
-
-
-async def test_a_renewed_time_ends_later(autojump_clock: object) -> None:
-    """And one that is forgotten does not end. Renewals without end do not fill the memory."""
-    async with running() as setup:
-        setup.watch("a", setup.in_seconds(10))
-        setup.watch("b", setup.in_seconds(10))
-        setup.owners.forget("b")
-        for _ in range(1000):
-            setup.watch("a", setup.in_seconds(20))
-        assert len(setup.owners._times._heap) < 100
-        await trio.sleep(19)
-        assert await setup.ended() == []
-        await trio.sleep(1)
-        assert await setup.ended() == ["a"]
 
 
 @pytest.mark.parametrize("owner", [NoOwner(), ContainerOwner(), ConnectionOwner("hash"), TimeOwner(60.0)])

@@ -106,24 +106,6 @@ async def test_a_caller_whose_pool_is_closed_to_it_while_its_plugin_chooses_has_
                 pass
 
 
-async def test_a_caller_that_loses_its_device_and_its_pool_while_its_plugin_chooses_does_not_wait_on(
-    autojump_clock: MockClock,
-) -> None:
-    devices = FakeDevices([Device("gpu-0"), Device("gpu-1")], DeviceOptions(get_preferred_allocation_available=True))
-    devices.delays[AllocationCall.PREFERRED] = 5.0
-    async with SimulatedNode(leasing(lab("gpu-0", "gpu-1"))) as node, trio.open_nursery() as nursery:
-        plug(node, devices)
-        await node.settled()
-        caller, began = Waiting(node), trio.current_time()
-        nursery.start_soon(caller.run)
-        await trio.sleep(1.0)
-        await node.reconfigure(leasing())
-        devices.show(Device("gpu-2"))
-        await trio.sleep(20.0)
-        assert caller.said == [(began + 5.0, (Problem.USAGE, f"there is no pool lab of {GPU}"))]
-        assert (await node.supervisor.leases()).leases == ()
-
-
 async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         plug(node)

@@ -156,17 +156,6 @@ async def test_a_store_that_hangs_is_told_in_time_and_no_other_transaction_begin
         assert setup.saving.problem is None
 
 
-async def test_a_late_failure_of_what_was_answered_says_nothing_more(autojump_clock: object) -> None:
-    async with running() as setup:
-        setup.store.open, setup.store.error = trio.Event(), StateError("no disk")
-        setup.saving.write(save(1, "begun", "GPU-0"))
-        await trio.sleep(DEADLINE + 1)
-        setup.store.open.set()
-        await wait_all_tasks_blocked()
-        assert setup.received() == [Saved(1, LATE, unknown=True)]
-        assert not setup.store.leases
-
-
 async def test_a_full_disk_fails_what_is_awaited_and_tries_the_rest_again(autojump_clock: object) -> None:
     """It is tried again with growing pauses, and at once with what somebody awaits, before it."""
     async with running() as setup:
@@ -200,19 +189,6 @@ async def test_what_nobody_tries_again_fails_until_the_disk_has_room(autojump_cl
         setup.store.error = None
         await trio.sleep(30)
         assert (setup.saving.problem, setup.saving.failures) == (None, 8)
-
-
-async def test_what_failed_is_written_when_the_disk_is_back(autojump_clock: object) -> None:
-    async with running() as setup:
-        setup.saving.write(save(1, "held", "GPU-0"))
-        await wait_all_tasks_blocked()
-        setup.store.error = StateError("its file system is read-only")
-        setup.saving.write(delete(2, "held"))
-        await trio.sleep(10)
-        assert setup.names == ["held"]
-        setup.store.error = None
-        await trio.sleep(30)
-        assert setup.names == []
 
 
 async def test_of_each_lease_only_the_newest_change_waits(autojump_clock: object) -> None:
@@ -254,21 +230,6 @@ async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_c
         assert await answers.receive() == LeasesRead(Kept((lease("a", "GPU-0"),)))
         saving.write(Write(1, (EndWithholding(),)))
         assert await answers.receive() == Saved(1)
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_store_that_fails_at_the_start_fails_what_is_awaited(autojump_clock: object) -> None:
-    store = Store(error=StateError("no disk"))
-    store.open.set()
-    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
-    saving = Saving(store, send, SILENT)
-    assert "no disk" in str((await saving.open()).withheld)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(saving.run)
-        saving.write(save(1, "a", "GPU-0"))
-        assert await answers.receive() == Saved(1, "no disk")
-        store.error = None
-        assert await answers.receive() == LeasesRead(Kept())
         nursery.cancel_scope.cancel()
 
 
@@ -332,54 +293,6 @@ async def test_a_write_is_answered_only_when_it_is_in_the_store_that_was_put_in_
         assert setup.names == ["a", "b"]
 
 
-async def test_after_failures_a_store_that_was_put_in_place_is_written_to_without_a_pause(
-    autojump_clock: object,
-) -> None:
-    """Whoever awaits the write is answered at once, and not that it failed (seed 2600357)."""
-    async with running() as setup:
-        setup.store.error = StateError("disk is full")
-        setup.saving.write(save(1, "a", "g0", awaited=False))
-        # It is tried after 0, 1, 3, 7, 15, 31 and 61 s. The next pause is of 30 s, too.
-        await trio.sleep_until(65)
-        assert setup.store.transactions == [1] * 7
-        setup.store.error, setup.store.replaced = None, 1
-        setup.store.withheld = "the file of the leases was damaged"
-        setup.saving.write(Write(2, (EndWithholding(),), awaited=True))
-        await wait_all_tasks_blocked()
-        assert (setup.received(), setup.names) == ([Saved(2)], ["a"])
-        leases = await setup.store.read_leases()
-        assert leases.withheld is None
-        assert (trio.current_time(), setup.saving.problem) == (65, None)
-
-
-async def test_a_lease_in_the_place_of_another_is_kept_by_the_store_that_was_put_in_place(
-    autojump_clock: object,
-) -> None:
-    """What is written again is what holds in the end, and no lease whose device the new store has in another."""
-    async with running() as setup:
-        setup.saving.write(save(1, "a", "GPU-0"))
-        await wait_all_tasks_blocked()
-        setup.store.replaced, setup.store.leases = 1, {}
-        setup.saving.write(delete(2, "a"))
-        setup.saving.write(save(3, "b", "GPU-0"))
-        await wait_all_tasks_blocked()
-        assert setup.received() == [Saved(1), Saved(3)]
-        assert setup.names == ["b"]
-        assert setup.saving.problem is None
-
-
-async def test_a_write_whose_store_was_set_aside_is_uncertain_if_it_cannot_be_written_again(
-    autojump_clock: object,
-) -> None:
-    """The next store may have it."""
-    async with running() as setup:
-        setup.store.damaged_after = 1
-        setup.store.error_after = StateError("disk full")
-        setup.saving.write(save(1, "a", "GPU-0"))
-        await wait_all_tasks_blocked()
-        assert setup.received() == [Saved(1, "disk full", unknown=True)]
-
-
 # --- a crash of whoever asks, and the end of the node -----------------------------------------------------------------
 
 
@@ -418,31 +331,6 @@ async def test_after_a_crash_devices_are_withheld_as_before(autojump_clock: obje
     assert saving.start_again().withheld == "the file was lost"
     saving.write(Write(1, (EndWithholding(),)))
     assert saving.start_again().withheld is None
-
-
-async def test_after_a_crash_a_store_that_was_not_read_is_not_taken_for_empty(autojump_clock: object) -> None:
-    async with running(is_open=False) as setup:
-        assert "are not known yet" in (setup.saving.start_again().withheld or "")
-        setup.store.open.set()
-        await trio.sleep(60)
-        assert setup.saving.start_again().withheld is None
-
-
-async def test_a_crash_ends_a_recovery_that_waits_for_the_leases_to_be_read(autojump_clock: object) -> None:
-    """What was withheld stays withheld: nobody was told that it is not, and which leases there are is not known."""
-    store = Store(leases={"a": lease("a", "GPU-0")}, withheld="the file was lost")
-    send, answers = trio.open_memory_channel[Saved | LeasesRead](math.inf)
-    saving = Saving(store, send, SILENT)
-    await saving.open()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(saving.run)
-        saving.write(Write(1, (EndWithholding(),)))
-        assert "are not known yet" in (saving.start_again().withheld or "")
-        store.open.set()
-        assert await answers.receive() == LeasesRead(Kept((lease("a", "GPU-0"),), "the file was lost"))
-        await saving.settle()
-        assert store.withheld == saving.start_again().withheld == "the file was lost"
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_node_that_stops_waits_for_its_writes(autojump_clock: object) -> None:

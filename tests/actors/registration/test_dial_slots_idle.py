@@ -111,16 +111,6 @@ async def test_the_idle_conversations_of_retries_are_closed_first_and_of_each_ki
     assert order == ["c", "c d", "a c d", "a b c d"]
 
 
-async def test_a_retry_closes_no_idle_conversation_of_a_first_attempt() -> None:
-    """Else thousands of silent sockets that have failed would end the conversations with new plugins."""
-    slots = DialSlots()
-    _, first = await begun(slots, "first")
-    assert not slots.close_idle(retry=True)
-    _, retry = await begun(slots, "retry", retry=True)
-    assert slots.close_idle(retry=True)
-    assert closed(first, retry) == "retry"
-
-
 async def test_a_conversation_that_goes_on_is_not_closed() -> None:
     """What was read since the last look, was said, or is over counts."""
     slots = DialSlots()

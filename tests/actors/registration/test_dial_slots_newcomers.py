@@ -1,76 +1,20 @@
-"""A plugin that is new waits neither for thousands of silent sockets that have failed, nor for a burst of them."""
+"""Retries hold at most half of the slots and the descriptors, so a plugin that is new does not wait for them."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import attrs
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.registration.dial_slots import DialSlots
-from plugind.protocol.backoff import Backoff
 from plugind.protocol.health.progress import Reading
-
-#: Seconds after which GetInfo is given up.
-_GET_INFO = 1.0
-_BACKOFF = Backoff(jitter=0.0)
-
-
-@attrs.define
-class Silent:
-    """Sockets that accept and never answer, dialed as registrations dial them."""
-
-    slots: DialSlots
-    failures: int = 0
-    open: int = 0
-    most_open: int = 0
-
-    async def dial(self, number: int) -> None:
-        attempt = 0
-        while True:
-            slot = await self.slots.acquire(retry=attempt > 0)
-            self.open += 1
-            self.most_open = max(self.most_open, self.open)
-            await trio.sleep(_GET_INFO)
-            self.open -= 1
-            slot.release()
-            attempt += 1
-            self.failures += attempt == 1
-            # A different moment for each, as jitter has it.
-            await trio.sleep(_BACKOFF.delay(attempt) + number / 100_000)
 
 
 async def seconds_to_dial(slots: DialSlots) -> float:
     began = trio.current_time()
     (await slots.acquire()).release()
     return round(trio.current_time() - began, 6)
-
-
-async def test_a_newcomer_among_5000_silent_sockets(autojump_clock: MockClock) -> None:
-    """Faults 32 and 47: before, a newcomer waited for 7 s, and again with each round of retries."""
-    slots = DialSlots(most_open=lambda: 4096)
-    silent = Silent(slots)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(slots.run)
-        for number in range(5000):
-            nursery.start_soon(silent.dial, number)
-        await trio.sleep(0.05)
-        # During the burst it is the newest, and waits until slots expire.
-        assert await seconds_to_dial(slots) == 0.05
-        for _ in range(10):
-            await trio.sleep(0.33)
-            assert await seconds_to_dial(slots) <= 0.1
-        # 64 of the 5,000 begin in each tenth of a second.
-        await trio.sleep_until(9.0)
-        assert silent.failures == 5000
-        # Each has failed once: half of the slots are free for newcomers.
-        delays = []
-        for _ in range(80):
-            await trio.sleep(0.137)
-            delays.append(await seconds_to_dial(slots))
-        assert delays == [0.0] * 80
-        nursery.cancel_scope.cancel()
 
 
 async def test_retries_hold_half_of_the_slots_at_most() -> None:

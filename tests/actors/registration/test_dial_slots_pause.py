@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -109,52 +108,3 @@ async def test_only_as_many_dials_go_on_as_there_are_descriptors(autojump_clock:
             process.hang_up()
             await wait_all_tasks_blocked()
             assert (len(process.begun), process.vain) == (count, 1)
-
-
-async def test_a_dial_long_after_a_pause_that_nobody_waited_through_is_not_notified_of_it(
-    autojump_clock: MockClock,
-) -> None:
-    process = Process(left=0)
-    slot = await process.slots.acquire()
-    slot.pause()
-    with pytest.raises(PausedError):
-        await process.slots.acquire(through_pause=False)
-    process.left = 100
-    await process.slots.acquire(through_pause=False)
-    assert process.slots.read() == Reading(0, 2)
-
-
-async def test_a_dial_that_is_cancelled_while_it_is_notified_keeps_no_slot(autojump_clock: MockClock) -> None:
-    process = Process(left=8)
-    async with dialing(process, 8), trio.open_nursery() as nursery:
-        waits = trio.CancelScope()
-
-        async def wait() -> None:
-            with waits:
-                await process.dial(99)
-
-        nursery.start_soon(wait)
-        await wait_all_tasks_blocked()
-        process.open.pop().pause()
-        waits.cancel()
-        await wait_all_tasks_blocked()
-        assert process.notified == [99]
-        process.left = 100
-        for number in range(200, 208):
-            if process.open:
-                process.hang_up()
-            await process.dial(number)
-
-
-async def test_conversations_beyond_the_most_that_may_be_open_are_held_up_and_say_by_what(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 47: plugins that hang hold everything; the slots do not."""
-    slots = DialSlots(limit=1, expire_after=0.05, most_open=lambda: 2)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(slots.run)
-        for _ in range(3):
-            nursery.start_soon(slots.acquire)
-        await trio.sleep(1.0)
-        assert slots.read() == Reading(1, 2, "2 conversations go on, which is the limit")
-        nursery.cancel_scope.cancel()

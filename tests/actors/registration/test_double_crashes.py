@@ -37,39 +37,6 @@ def crash(node: SimulatedNode, actors: Sequence[Actor]) -> None:
         assert node.crash(actor, "a.sock")
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
-async def test_a_registered_plugin_is_deregistered_once_and_registered_again(
-    autojump_clock: MockClock, order: tuple[Actor, ...], seed: int
-) -> None:
-    handler = FakeHandler()
-    async with SimulatedNode(attrs.evolve(PATIENT, seed=seed), handlers={"Colour": handler}) as node:
-        node.plug("a.sock", FakePlugin("Colour", "red"))
-        node.plug("b.sock", FakePlugin("Colour", "green"))
-        await node.settled()
-        crash(node, order)
-        await trio.sleep(60)
-        assert node.state("a.sock") == "registered"
-        for name in ("red", "green"):
-            assert handler.asked(name) == ["validate", "register", "deregister", "validate", "register"]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
-async def test_a_plugin_whose_socket_vanishes_meanwhile_is_deregistered_once(
-    autojump_clock: MockClock, order: tuple[Actor, ...], seed: int
-) -> None:
-    handler = FakeHandler()
-    async with SimulatedNode(attrs.evolve(PATIENT, seed=seed), handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
-        await node.settled()
-        crash(node, order)
-        plugin.stop()
-        await trio.sleep(60)
-        assert handler.asked() == ["validate", "register", "deregister"]
-        assert node.actors() == []
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 @pytest.mark.parametrize("seconds", [3.0, 60.0], ids=["in time", "detached"])

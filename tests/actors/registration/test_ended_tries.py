@@ -12,17 +12,13 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.suspensions import Suspensions, When
-from plugind.tests.actors.registration.timelines import asks
+from plugind.tests.actors.registration.timelines import asks, red
 
 #: What there is to be seen: the calls of the handler, and the states of the socket that is removed.
 Seen = tuple[list[tuple[float, str]], list[tuple[float, str]]]
 Scene = Callable[[SimulatedNode], Awaitable[PluggedIn]]
-
-
-def red() -> FakePlugin:
-    return FakePlugin("Colour", "red")
 
 
 def seen(scene: Scene, handler: FakeHandler, suspensions: Suspensions) -> Seen:

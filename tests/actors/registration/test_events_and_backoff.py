@@ -7,13 +7,12 @@ import itertools
 import attrs
 import pytest
 import trio
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind import Backoff
 from plugind.protocol.backoff import chance_of
 from plugind.testing import DEFAULT_CONFIG, Accepting, FakePlugin, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 
 async def dials_under_touches(node: SimulatedNode, path: str, seconds: float) -> list[float]:
@@ -38,18 +37,6 @@ async def test_a_failing_socket_that_is_touched_all_the_time_is_dialed_twice_in_
         assert times == [0.0, 0.001, 1.001, 1.001, 5.001, 5.011, 21.011, 21.011]
 
 
-async def test_a_parked_socket_that_is_touched_all_the_time_is_dialed_twice_in_each_step(
-    autojump_clock: MockClock,
-) -> None:
-    """Faults 49 and 71."""
-    unimplemented = GRPCError(Status.UNIMPLEMENTED, "no such method")
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a", get_info_fails=1000, error=unimplemented))
-        await trio.sleep(0.001)
-        times = await dials_under_touches(node, plugin.path, 30.0)
-        assert times == [0.0, 0.001, 1.011, 1.011, 5.021, 5.031, 21.041, 21.041]
-
-
 async def test_retries_that_are_asked_for_during_one_try_are_one_try(autojump_clock: MockClock) -> None:
     """Seed 4800770: each of them was a try of its own, and the last was made long after it was asked for."""
     async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.0))) as node:
@@ -71,8 +58,7 @@ async def test_the_pauses_of_a_socket_do_not_depend_on_other_sockets(autojump_cl
             plugin.accepting = Accepting.DENIED
         await trio.sleep_until(60.0)
         for path in (plugin.path for plugin in plugins):
-            status = node.status(path)
-            assert status is not None
+            status = shown(node, path)
             pauses = [backoff.delay(n, chance_of(7, path, status.generation, n)) for n in range(1, 7)]
             dialed = [time for time, dialed in node.network.dials if dialed == path]
             assert dialed == pytest.approx(list(itertools.accumulate(pauses, initial=0.0)), abs=1e-6)

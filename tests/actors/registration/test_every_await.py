@@ -123,11 +123,7 @@ RAISES_NOTHING = {"NameTurns.take", "HandlerCalls._run_in_thread"}
 LONG = 300.0
 
 
-async def live(
-    scenario: Scenario,
-    suspensions: Suspensions,
-    disturbance: Disturbance,
-) -> None:
+async def live(scenario: Scenario, suspensions: Suspensions, disturbance: Disturbance) -> None:
     handler = scenario.handler()
     config = attrs.evolve(scenario.config, deregister_at_stop=disturbance is stop_and_deregister)
     handlers = {} if config.observe else {"Colour": handler}

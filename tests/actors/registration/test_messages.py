@@ -7,15 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.handlers.link import Link
 from plugind.actors.simulation.handlers import Ask
-from plugind.protocol.plugins.info import Plugin
-from plugind.testing import DEFAULT_CONFIG, FakeFollower, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import asked, asks, at, notified, resting
-
-
-def red(**faults: object) -> FakePlugin:
-    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
+from plugind.tests.actors.registration.timelines import asked, asks, at, notified, red, shown
 
 
 async def test_a_register_that_a_forced_stop_finds_finishes_and_is_undone(autojump_clock: MockClock) -> None:
@@ -88,18 +82,6 @@ async def test_a_notification_under_way_at_a_stop_finishes_unless_the_stop_dereg
         assert asks(handler) == [(0.6, "validate"), (0.6, "register"), *undone]
 
 
-async def test_a_validate_under_way_is_cancelled_by_a_stop_and_leaves_nothing_to_undo(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 87."""
-    handler = FakeHandler().script("validate", Hangs())
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        await node.stop()
-        assert (node.now, asks(handler), notified(plugin)) == (1.0, [(0.0, "validate")], [])
-
-
 @pytest.mark.parametrize(("ask", "undone"), [("validate", []), ("register", [(60.0, "deregister")])])
 async def test_a_touch_during_a_call_shows_the_new_owner_and_brings_no_try_forward(
     autojump_clock: MockClock, ask: Ask, undone: list[tuple[float, str]]
@@ -111,8 +93,7 @@ async def test_a_touch_during_a_call_shows_the_new_owner_and_brings_no_try_forwa
         await trio.sleep(1.0)
         node.directory.chown(plugin.path, 1234)
         await trio.sleep(1.0)
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.owner == 1234
         await trio.sleep_until(100.0)
         assert notified(plugin) == [(60.0, False), (60.5, True)]
@@ -135,31 +116,3 @@ async def test_a_silent_first_try_is_shown_at_once_when_a_report_is_asked_for(au
         # What is shown is the time at which the phase began, and not that of the report.
         assert node.timeline("a.sock") == [(0.0, "registering"), *at(1.0, "notifying", "registered")]
         assert asks(handler) == [(0.0, "validate"), (0.0, "register")]
-
-
-class Connecting(FakeFollower):
-    """A handler whose Register waits for the plugin's endpoint, for as long as no other plugin of the name waits."""
-
-    async def register(self, plugin: Plugin, link: Link) -> None:  # type: ignore[override]  # it takes its link
-        await super().register(plugin)
-        if plugin.endpoint != plugin.socket:
-            await link.connect(timeout=30.0, gives_way=True)
-
-
-async def test_a_register_that_waits_for_its_endpoint_gives_way_to_another_plugin_of_the_name(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 21: that one waited for the whole 30 seconds."""
-    handler = Connecting()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        first = node.plug("a.sock", red(endpoint="/plugins/missing.sock"))
-        await trio.sleep(3.0)
-        second = node.plug("b.sock", red())
-        await trio.sleep(0.4)
-        assert asks(handler) == [
-            *((0.0, "validate"), (0.0, "register")),
-            *((3.0, ask) for ask in ("deregister", "validate", "register", "follow")),
-        ]
-        assert (notified(first), notified(second)) == ([(3.0, False)], [(3.0, True)])
-        assert resting(node) == [(3.0, "leaving"), (3.0, "waiting")]
-        assert resting(node, "b.sock") == [(3.0, "registered")]

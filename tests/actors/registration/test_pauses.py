@@ -11,14 +11,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import asks, notified
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, SimulatedNode
+from plugind.tests.actors.registration.timelines import asked, asks, notified, notified_error, red
 
 CONFIG = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
-
-
-def red(**faults: object) -> FakePlugin:
-    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
 
 
 def pauses(node: SimulatedNode) -> list[tuple[float, str, int, float | None]]:
@@ -30,9 +26,7 @@ def pauses(node: SimulatedNode) -> list[tuple[float, str, int, float | None]]:
     ]
 
 
-async def test_a_backoff_ends_sooner_once_by_a_touch_and_starts_afresh_after_a_retry(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_backoff_ends_sooner_once_by_a_touch_and_starts_afresh_after_a_retry(autojump_clock: MockClock) -> None:
     """Fault 49: the pause after a try that a touch brought forward ends by itself alone."""
     async with SimulatedNode(CONFIG, handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", red(get_info_fails=6))
@@ -73,28 +67,6 @@ async def test_the_pause_between_two_notifications_ends_sooner_by_a_touch_and_by
             (5.5, "deregister"),
             *((6.0, ask) for ask in registered),
         ]
-
-
-async def test_a_retry_during_a_deregister_ends_the_pause_that_is_to_follow_and_a_touch_does_not(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 36: the first time the socket is touched, the second time a retry is asked for."""
-    handler = FakeHandler().script("register", Fails("no"), Fails("no")).always("deregister", Takes(2.0))
-    async with SimulatedNode(CONFIG, handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep_until(1.0)
-        node.directory.chmod(plugin.path)
-        await trio.sleep_until(3.0)
-        (answer,) = await node.supervisor.retry(plugin.path)
-        assert answer.why == "it is being deregistered, and tried right after that"
-        await trio.sleep_until(10.0)
-        failed = ["validate", "register", "deregister"]
-        assert asks(handler) == [
-            *((0.0, ask) for ask in failed),
-            *((2.5, ask) for ask in failed),
-            *((4.5, ask) for ask in failed[:2]),
-        ]
-        assert pauses(node) == [(2.0, "waiting", 1, 2.5)]
 
 
 async def test_a_stale_socket_is_tried_when_it_is_found_to_listen_and_at_a_retry(autojump_clock: MockClock) -> None:
@@ -141,7 +113,8 @@ async def test_a_parked_socket_is_tried_at_a_touch_after_a_backoff_at_the_next_a
 async def test_a_plugin_without_a_handler_is_tried_once_there_is_one_for_its_type_and_at_a_retry(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 29: neither a touch nor a handler for another type makes it try."""
+    """Behaviour 29, fault 74: neither a touch nor a handler for another type makes it try."""
+    error = "RegisterPlugin error -- no handler registered for plugin type: Colour at socket /plugins/a.sock"
     async with SimulatedNode(CONFIG) as node:
         plugin = node.plug("a.sock", red())
         await trio.sleep_until(10.0)
@@ -154,25 +127,5 @@ async def test_a_plugin_without_a_handler_is_tried_once_there_is_one_for_its_typ
         await node.supervisor.add_handler("Colour", FakeHandler())
         await trio.sleep_until(50.0)
         assert pauses(node) == [(0.0, "parked", 1, None), (30.0, "parked", 1, None)]
+        assert plugin.calls[:2] == [asked(0.0), notified_error(0.0, error)]
         assert notified(plugin) == [(0.0, False), (30.0, False), (40.0, True)]
-
-
-async def test_the_pause_after_a_crash_ends_sooner_by_a_retry_and_not_by_a_touch(autojump_clock: MockClock) -> None:
-    """Fault 85."""
-    handler = FakeHandler()
-    async with SimulatedNode(CONFIG, handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        for crashed in (1.0, 2.0):
-            await trio.sleep_until(crashed)
-            node.crash("registration", "a.sock")
-            await trio.sleep(0.2)
-            node.directory.chmod(plugin.path)
-        await trio.sleep(0.1)
-        await node.supervisor.retry(plugin.path)
-        await trio.sleep_until(10.0)
-        assert notified(plugin) == [(0.0, True), (1.5, True), (2.3, True)]
-        assert asks(handler) == [
-            *((0.0, ask) for ask in ("validate", "register")),
-            *((1.0, "deregister"), (1.5, "validate"), (1.5, "register")),
-            *((2.0, "deregister"), (2.3, "validate"), (2.3, "register")),
-        ]

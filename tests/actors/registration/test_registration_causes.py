@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.simulation.plugins import FakeRegistration, PluggedIn
@@ -28,7 +26,7 @@ def plug_registrar(node: SimulatedNode, fake: FakePlugin) -> PluggedIn:
 
 
 async def test_a_registrar_that_exits_when_refused_keeps_its_refusal_as_the_cause(autojump_clock: MockClock) -> None:
-    """Nobody listens then (fault 28); a new process on a new socket begins without a cause."""
+    """Fault 77, behaviour 32: nobody listens then (fault 28); a new process on a new socket begins without a cause."""
     handler = FakeHandler().script("validate", Fails(ValidationError("version 9.9.9 is not supported")), times=1)
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         fake = FakePlugin("Colour", "red", ("9.9.9",), die="notify")
@@ -50,23 +48,6 @@ async def test_a_registrar_that_exits_when_refused_keeps_its_refusal_as_the_caus
         assert {cause for _, _, cause in causes(node)[4:]} == {None}
 
 
-async def test_a_plugin_that_answers_with_an_error_and_dies_is_shown_with_its_answer(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 28."""
-    async with SimulatedNode() as node:
-        error = GRPCError(Status.INTERNAL, "bug")
-        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a", error=error, get_info_fails=1))
-        await node.settled(patience=0.0)
-        plugin.crash()
-        await node.settled(patience=0.6)
-        assert causes(node) == [
-            (0.0, "waiting", "GetInfo failed: INTERNAL: bug"),
-            (0.5, "dialing", "GetInfo failed: INTERNAL: bug"),
-            (0.5, "stale", "GetInfo failed: INTERNAL: bug (now: nobody listens)"),
-        ]
-
-
 async def test_the_end_of_a_connection_is_no_answer(autojump_clock: MockClock) -> None:
     """Faults 33 and 34: it gives way to what fails next."""
     async with SimulatedNode() as node:
@@ -78,10 +59,3 @@ async def test_the_end_of_a_connection_is_no_answer(autojump_clock: MockClock) -
         assert first[:2] == (0.0, "waiting")
         assert (first[2] or "").startswith("GetInfo failed: UNAVAILABLE: ")
         assert rest == [(0.5, "dialing", None), (0.5, "stale", "nobody listens")]
-
-
-async def test_a_registered_plugin_and_one_on_its_way_have_no_cause(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        node.plug("a.sock", FakePlugin("CSIPlugin", "a"))
-        await node.settled()
-        assert {cause for _, _, cause in causes(node)} == {None}

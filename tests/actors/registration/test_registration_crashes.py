@@ -16,12 +16,7 @@ from plugind.protocol.health.liveness import ConnectAnswer
 from plugind.protocol.plugins import info as plugins
 from plugind.protocol.plugins.info import PluginInfo
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.registration.timelines import asks, at, registered_at, resting
-
-
-def red() -> FakePlugin:
-    return FakePlugin("Colour", "red")
-
+from plugind.tests.actors.registration.timelines import asks, at, red, registered_at, resting
 
 #: The plugins whose info is checked by code with a bug.
 CRASHING = [f"crashing-{number}" for number in range(12)]

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.registration.timelines import asked, notified_error
+from plugind.tests.actors.registration.timelines import asked, notified_error, shown
 
 MISSING = "endpoint does not exist yet"
 #: Longer than the pauses at which the messages to the liveness actor are read together.
@@ -25,8 +25,7 @@ def node_with(handler: FakeHandler, *directories: str) -> SimulatedNode:
 
 
 def warnings(node: SimulatedNode, socket: str = "a.sock") -> tuple[str, ...]:
-    status = node.status(socket)
-    assert status is not None
+    status = shown(node, socket)
     assert status.state == "registered"
     return status.warnings
 
@@ -34,10 +33,7 @@ def warnings(node: SimulatedNode, socket: str = "a.sock") -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
-        (
-            "/etc/shadow.sock",
-            "is in none of the directories for endpoints, /plugins: move it there, or run",
-        ),
+        ("/etc/shadow.sock", "is in none of the directories for endpoints, /plugins: move it there, or run"),
         ("/proc/1/root/a.sock", "is in /proc"),
         ("/plugins/file", "is no socket"),
         ("/plugins/.link", "is a symbolic link"),
@@ -112,23 +108,6 @@ async def test_the_process_that_listens_on_an_endpoint_is_judged_at_each_connect
         assert warnings(node) == (MISSING,)
 
 
-async def test_the_endpoint_of_a_dead_registrar_is_judged_too(autojump_clock: MockClock) -> None:
-    """Faults 39 and 43."""
-    async with node_with(FakeHandler()) as node:
-        driver = node.plug("/plugins/.csi.sock", red())
-        registrar = node.plug("a.sock", red("/plugins/.csi.sock"))
-        await trio.sleep(1.0)
-        driver.stop()
-        node.directory.write("/plugins/.csi.sock")
-        registrar.crash()
-        await trio.sleep(COALESCE)
-        status = node.status("a.sock")
-        assert status is not None
-        assert str(status.not_serving).startswith(
-            "nobody listens on its socket, and the endpoint '/plugins/.csi.sock' is no socket"
-        )
-
-
 @pytest.mark.parametrize("link", [False, True])
 async def test_the_endpoint_of_another_plugin_is_refused_and_free_once_that_is_gone(
     autojump_clock: MockClock, link: bool
@@ -155,27 +134,3 @@ async def test_the_endpoint_of_another_plugin_is_refused_and_free_once_that_is_g
         same.stop()
         await node.settled()
         assert node.state("b.sock") == "registered"
-
-
-async def test_the_socket_of_another_plugin_is_no_endpoint_and_a_plugins_own_socket_always_is(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 79: whoever names it first."""
-    async with node_with(FakeHandler()) as node:
-        node.plug("stranger.sock", red("/plugins/a.sock", "stranger"))
-        await trio.sleep(1.0)
-        node.plug("a.sock", red())
-        node.plug("b.sock", red("/plugins/a.sock", "blue"))
-        await trio.sleep(1.0)
-        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")
-
-
-async def test_the_directories_for_endpoints_can_be_configured(autojump_clock: MockClock) -> None:
-    """Fault 43: they take the place of the roots."""
-    async with node_with(FakeHandler(), "/drivers") as node:
-        node.plug("/drivers/csi.sock", red())
-        node.plug("a.sock", red("/drivers/csi.sock"))
-        node.plug("b.sock", red("/plugins/csi.sock", "blue"))
-        node.plug("c.sock", red("/plugins/c.sock", "green"))
-        await node.settled(patience=0.0)
-        assert [node.state(f"{name}.sock") for name in "abc"] == ["registered", "waiting", "registered"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -37,17 +36,6 @@ async def test_a_message_that_the_rule_serves_is_served_in_the_task_of_its_sende
     assert inbox.receive_nowait() is VANISHED
 
 
-async def test_a_message_that_comes_while_there_is_no_rule_is_put_in() -> None:
-    inbox = RegistrationInbox()
-    inbox.send_nowait(FREED)
-    inbox.rule = lambda _: True
-    inbox.send_nowait(VANISHED)
-    inbox.rule = None
-    inbox.send_nowait(FREED)
-    assert [inbox.receive_nowait(), inbox.receive_nowait()] == [FREED, FREED]
-    assert inbox.waiting == 0
-
-
 async def test_a_rule_may_cancel_what_the_actor_does_and_leave_the_message_in_the_inbox() -> None:
     inbox = RegistrationInbox()
     with trio.CancelScope() as scope:
@@ -61,27 +49,6 @@ async def test_a_rule_may_cancel_what_the_actor_does_and_leave_the_message_in_th
         await trio.sleep_forever()
     assert scope.cancelled_caught
     assert inbox.receive_nowait() is VANISHED
-
-
-async def test_the_inbox_counts_its_messages() -> None:
-    inbox = RegistrationInbox()
-    assert inbox.waiting == 0
-    counts: list[int] = []
-    for _ in range(3):
-        inbox.send_nowait(FREED)
-        counts.append(inbox.waiting)
-    inbox.receive_nowait()
-    counts.append(inbox.waiting)
-    await inbox.arrival()
-    counts.append(inbox.waiting)
-    inbox.receive_nowait()
-    inbox.receive_nowait()
-    counts.append(inbox.waiting)
-    assert counts == [1, 2, 3, 2, 2, 0]
-
-    with pytest.raises(trio.WouldBlock):
-        inbox.receive_nowait()
-    assert inbox.waiting == 0
 
 
 async def test_messages_that_come_before_their_reader_runs_wake_it_once_and_keep_their_order() -> None:

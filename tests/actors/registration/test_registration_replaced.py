@@ -11,12 +11,9 @@ from plugind.protocol.plugins.info import InstancePolicy
 from plugind.protocol.plugins.status import StateName
 from plugind.protocol.registration.failures import REPLACED
 from plugind.testing import Call, FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.registration.timelines import red
 
 NOTIFIED = [Call(0.0, "GetInfo"), Call(0.0, "NotifyRegistrationStatus", registered=True)]
-
-
-def red(get_info_fails: int = 0, notify_fails: int = 0) -> FakePlugin:
-    return FakePlugin("Colour", "red", get_info_fails=get_info_fails, notify_fails=notify_fails)
 
 
 def story(node: SimulatedNode) -> list[tuple[float, str, int, int]]:
@@ -35,20 +32,6 @@ async def test_a_socket_that_is_replaced_between_look_and_dial_is_told_once(auto
         assert node.history("a.sock")[0].reason == REPLACED
         assert (node.state("a.sock"), plugin.calls) == ("registered", NOTIFIED)
         assert handler.asked() == ["validate", "register"]
-
-
-async def test_the_watcher_looks_at_once_where_a_dial_found_another_socket(autojump_clock: MockClock) -> None:
-    """Fault 41: the events of the replacement are lost, and no rescan is due for ten seconds."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        plugin = node.plug("a.sock", red())
-
-        def replace() -> None:
-            node.directory.drop_events()
-            plugin.restart()
-
-        node.network.before_dial[plugin.path] = replace
-        await node.settled()
-        assert (node.now, node.state("a.sock"), plugin.calls) == (0.0, "registered", NOTIFIED)
 
 
 async def test_a_dial_that_finds_another_socket_is_not_counted(autojump_clock: MockClock) -> None:
@@ -120,16 +103,6 @@ async def test_a_registered_plugin_that_is_replaced_before_it_is_notified_is_der
         assert node.history("a.sock")[-1].generation == 2
         reasons = [entry.reason for entry in node.history("a.sock") if entry.state is StateName.WAITING]
         assert reasons == [REPLACED, "crash loop: 1 short life"]
-
-
-async def test_a_chmod_between_look_and_dial_replaces_nothing(autojump_clock: MockClock) -> None:
-    """Behaviour 13: the change time is another one, and the socket is the same."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(0.0)
-        node.network.before_dial[plugin.path] = lambda: node.directory.chmod(plugin.path)
-        await node.settled()
-        assert (plugin.calls, node.history("a.sock")[-1].generation) == (NOTIFIED, 1)
 
 
 async def test_a_plugin_whose_socket_was_replaced_leaves_its_turn_for_a_name_to_the_next(

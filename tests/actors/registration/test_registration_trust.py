@@ -11,14 +11,14 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.handlers.csi.handler import CSIHandler
-from plugind.actors.handlers.dra.handler import DRAHandler
 from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
-from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.logs.lines import Level
 from plugind.protocol.plugins.info import InstancePolicy
 from plugind.protocol.trust.users import Trust
 from plugind.protocol.world.kept_names import NAME_KEPT
-from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at, steps_at
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.handlers.calling import Lines
+from plugind.tests.actors.registration.timelines import at, red, registered_at, steps_at
 
 #: Users of the machine who are trusted, and one who is not.
 ANN, BOB, EVE = 1001, 1002, 6666
@@ -30,10 +30,6 @@ async def running(handler: FakeHandler | None = None) -> AsyncIterator[Simulated
     config = attrs.evolve(DEFAULT_CONFIG, trust=Trust(((ANN, BOB),)))
     async with SimulatedNode(config, handlers={"Colour": handler or FakeHandler()}) as node:
         yield node
-
-
-def red(notify_fails: int = 0) -> FakePlugin:
-    return FakePlugin("Colour", "red", notify_fails=notify_fails)
 
 
 # --- who may register -------------------------------------------------------------------------------------------------
@@ -57,15 +53,6 @@ async def test_a_plugin_of_a_user_who_is_not_trusted_is_parked_before_any_call(
             "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: cannot trust '/plugins/a.sock': "
             f"{status.cause}"
         )
-
-
-@pytest.mark.parametrize("uid", [0, DAEMON_UID, ANN, BOB])
-async def test_plugins_of_trusted_users_are_registered(autojump_clock: MockClock, uid: int) -> None:
-    """Fault 40."""
-    async with running() as node:
-        node.plug("a.sock", red(), uid=uid)
-        await node.settled()
-        assert node.timeline("a.sock") == registered_at(0.0)
 
 
 @pytest.mark.parametrize(
@@ -99,25 +86,6 @@ async def test_in_the_directory_of_a_trusted_user_only_that_users_plugins_and_pr
                 " take its name: move it to a directory of root, or of its own user"
             )
             assert (plugin.calls, plugin.accepted) == ([], 1)
-
-
-async def test_a_directory_of_a_trusted_user_is_closed_once_that_user_lets_others_write_to_it(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 3: it is judged at each look; what is registered stays."""
-    async with running() as node:
-        node.directory.mkdir("/plugins/own")
-        node.directory.chown("/plugins/own", ANN)
-        node.plug("own/a.sock", red(), uid=ANN)
-        await node.settled()
-        node.directory.chmod("/plugins/own", 0o777)
-        await trio.sleep(60.0)
-        node.plug("own/b.sock", FakePlugin("Colour", "blue"), uid=ANN)
-        await trio.sleep(60.0)
-        assert (node.state("own/a.sock"), node.status("own/b.sock")) == ("registered", None)
-        node.directory.chmod("/plugins/own", 0o755)
-        await trio.sleep(60.0)
-        assert node.state("own/b.sock") == "registered"
 
 
 async def test_a_parked_plugin_that_runs_as_another_user_is_registered(autojump_clock: MockClock) -> None:
@@ -164,16 +132,6 @@ async def test_another_user_is_not_notified_of_a_registration(autojump_clock: Mo
         )
 
 
-async def test_the_same_user_in_another_process_is_notified(autojump_clock: MockClock) -> None:
-    """Fault 40."""
-    async with running() as node:
-        plugin = await registered_but_not_notified(node)
-        plugin.become(ANN)
-        await node.settled()
-        assert node.state("a.sock") == "registered"
-        assert plugin.calls[-1] == notified_ok(0.5)
-
-
 # --- who may have a name ----------------------------------------------------------------------------------------------
 
 
@@ -203,56 +161,19 @@ async def test_another_user_does_not_get_a_name_that_is_taken(
 
 async def test_a_claim_to_the_name_of_another_user_is_an_error_in_the_log(autojump_clock: MockClock) -> None:
     """Fault 80: once for each socket, however often it is tried."""
-    errors: list[tuple[str, Field, Field]] = []
-
-    class Log:
-        def enabled(self, level: Level) -> bool:
-            return level >= Level.ERROR
-
-        def event(self, level: Level, message: str, /, **fields: Field) -> None:
-            if self.enabled(level):
-                errors.append((message, fields["uid"], fields["generation"]))
-
+    log = Lines()
     config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN, BOB)))
-    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}, log=Log()) as node:
+    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}, log=log) as node:
         node.plug("a.sock", red(), uid=ANN)
         await node.settled()
         thief = node.plug("b.sock", red(), uid=BOB)
         await trio.sleep(1000.0)
         thief.restart()
         await trio.sleep(1000.0)
-    assert errors == [("another user claims a name", BOB, 2), ("another user claims a name", BOB, 3)]
-
-
-async def test_a_claim_that_waits_is_refused_once_another_user_has_the_name(autojump_clock: MockClock) -> None:
-    """Fault 80: the handler still validates the first one when the second one comes."""
-    handler = FakeHandler().script("validate", Takes(5.0))
-    async with running(handler) as node:
-        node.plug("a.sock", red(), uid=ANN)
-        await trio.sleep(1.0)
-        node.plug("b.sock", red(), uid=BOB)
-        await trio.sleep(5.0)
-        assert node.state("a.sock") == "registered"
-        assert node.state("b.sock") == "waiting"
-        assert "belongs to user 1001, by the socket /plugins/a.sock" in str(node.history("b.sock")[-1].cause)
-
-
-@pytest.mark.parametrize("uid", [0, DAEMON_UID, ANN])
-async def test_root_and_the_daemon_and_the_same_user_may_succeed_a_plugin(autojump_clock: MockClock, uid: int) -> None:
-    """Fault 80: a surge, in which the new instance is there before the old one is gone."""
-    async with running(FakeHandler(instances=InstancePolicy.NEWEST)) as node:
-        old = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        node.plug("b.sock", red(), uid=uid)
-        await node.settled()
-        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "registered")
-        assert {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins} == {
-            "/plugins/a.sock": False,
-            "/plugins/b.sock": True,
-        }
-        old.stop()
-        await node.settled()
-        assert (node.state("a.sock"), node.state("b.sock")) == (None, "registered")
+    errors = [
+        (level, fields["uid"], fields["generation"]) for level, fields in log.with_text("another user claims a name")
+    ]
+    assert errors == [(Level.ERROR, BOB, 2), (Level.ERROR, BOB, 3)]
 
 
 @pytest.mark.parametrize("uid", [0, DAEMON_UID])
@@ -279,39 +200,6 @@ async def test_root_and_the_daemon_may_succeed_a_plugin_of_another_user_whatever
         assert (node.state("a.sock"), node.state("b.sock")) == (None, "registered")
 
 
-async def test_one_privileged_plugin_has_the_name_where_the_policy_is_to_reject(autojump_clock: MockClock) -> None:
-    """Fault 80: root succeeds other users, and not itself; the next in line follows when the first one leaves."""
-    async with running(FakeHandler(instances=InstancePolicy.REJECT)) as node:
-        node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        first = node.plug("b.sock", red(), uid=0)
-        await node.settled()
-        node.plug("c.sock", red(), uid=DAEMON_UID)
-        await trio.sleep(100.0)
-        assert (node.state("b.sock"), node.state("c.sock")) == ("registered", "waiting")
-        assert "is registered already, by the socket /plugins/b.sock" in str(node.history("c.sock")[-1].cause)
-        first.stop()
-        await trio.sleep(0.1)
-        assert (node.state("a.sock"), node.state("c.sock")) == ("registered", "registered")
-
-
-async def test_instances_of_another_user_do_not_count_against_root(autojump_clock: MockClock) -> None:
-    """Fault 80: Ann has as many instances as there may be, and one more of hers is refused."""
-    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,)), max_instances=3)
-    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
-        for number in range(3):
-            node.plug(f"a{number}.sock", red(), uid=ANN)
-        await node.settled()
-        node.plug("more.sock", red(), uid=ANN)
-        for number in range(4):
-            node.plug(f"b{number}.sock", red(), uid=0)
-            await trio.sleep(0.1)
-        states = [node.state(f"b{number}.sock") for number in range(4)]
-        assert states == ["registered", "registered", "registered", "waiting"]
-        assert node.state("more.sock") == "waiting"
-        assert "has 3 instances already" in str(node.history("b3.sock")[-1].cause)
-
-
 async def test_a_csi_driver_of_root_succeeds_a_higher_version_of_another_user(autojump_clock: MockClock) -> None:
     """Fault 80: otherwise Ann's driver would lock root's out by a version that nobody can exceed."""
 
@@ -334,52 +222,6 @@ async def test_a_csi_driver_of_root_succeeds_a_higher_version_of_another_user(au
         assert "by the socket /plugins/b.sock" in str(node.history("c.sock")[-1].cause)
 
 
-async def test_a_dra_driver_of_root_succeeds_one_of_another_user_at_its_endpoint(autojump_clock: MockClock) -> None:
-    """Fault 80."""
-
-    def driver() -> FakePlugin:
-        return FakePlugin("DRAPlugin", "gpu.example.com", endpoint="/plugins/gpu/dra.sock", versions=("v1.DRAPlugin",))
-
-    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,)))
-    async with SimulatedNode(config, handlers={"DRAPlugin": DRAHandler()}) as node:
-        node.plug("a.sock", driver(), uid=ANN)
-        await node.settled()
-        node.plug("b.sock", driver(), uid=0)
-        await node.settled()
-        node.plug("c.sock", driver(), uid=0)
-        await trio.sleep(0.1)
-        states = [node.state(socket) for socket in ("a.sock", "b.sock", "c.sock")]
-        assert states == ["registered", "registered", "waiting"]
-
-
-async def test_a_name_that_is_free_again_is_for_anybody(autojump_clock: MockClock) -> None:
-    """Fault 80: the one that was refused is tried at once when the name is kept no more."""
-    async with running() as node:
-        holder = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        other = node.plug("b.sock", red(), uid=BOB)
-        await trio.sleep(100.0)
-        holder.stop()
-        await trio.sleep(NAME_KEPT + 0.1)
-        assert node.state("b.sock") == "registered"
-        assert other.calls[-2:] == [asked(115.0), notified_ok(115.0)]
-
-
-async def test_a_plugin_keeps_its_name_when_it_becomes_root_and_loses_none_to_its_old_user(
-    autojump_clock: MockClock,
-) -> None:
-    """Fault 80: Ann's driver runs as root after an update, and what she starts later does not get its name back."""
-    async with running() as node:
-        plugin = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        plugin.stop()
-        node.plug("a.sock", red(), uid=0)
-        await node.settled()
-        node.plug("b.sock", red(), uid=ANN)
-        await trio.sleep(0.1)
-        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")
-
-
 # --- the owner of the file --------------------------------------------------------------------------------------------
 
 
@@ -399,53 +241,7 @@ async def test_the_owner_of_the_file_is_shown_and_decides_nothing(autojump_clock
         assert node.timeline("a.sock") == history == registered_at(0.0)
 
 
-async def test_the_owner_is_known_of_sockets_that_are_refused_and_after_a_crash(autojump_clock: MockClock) -> None:
-    """Faults 40 and 85: what changed is reported to a new status actor too."""
-    async with running() as node:
-        plugin = node.plug("a.sock", red(), uid=EVE)
-        node.plug("b.sock", FakePlugin("Colour", "blue"), uid=BOB)
-        await node.settled()
-        node.directory.chown(plugin.path, ANN)
-        await trio.sleep(60.0)
-        owners = {"/plugins/a.sock": ANN, "/plugins/b.sock": BOB}
-        assert {shown.socket: shown.owner for shown in (await node.snapshot()).plugins} == owners
-        node.crash("status")
-        await node.settled()
-        assert {shown.socket: shown.owner for shown in (await node.snapshot()).plugins} == owners
-
-
 # --- a name whose plugin is replaced ----------------------------------------------------------------------------------
-
-
-async def test_a_name_is_kept_for_a_socket_that_is_replaced(autojump_clock: MockClock) -> None:
-    """Fault 80: Bob's plugin, which waits for the name, does not get it while Ann's is updated in place."""
-    handler = FakeHandler(instances=InstancePolicy.NEWEST)
-    async with running(handler) as node:
-        plugin = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        node.plug("b.sock", red(), uid=BOB)
-        await trio.sleep(100.0)
-        plugin.plugin = FakePlugin("Colour", "red", delay=0.5)
-        plugin.restart()
-        await node.settled(patience=0.0)
-        await trio.sleep(5.0)
-        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")
-        assert [asked.socket for _, asked in handler.plugins] == ["/plugins/a.sock"] * 5
-
-
-async def test_a_name_is_kept_for_a_while_only(autojump_clock: MockClock) -> None:
-    """Fault 80: the new plugin of Ann never says its name, so Bob's gets it."""
-    async with running() as node:
-        plugin = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        node.plug("b.sock", red(), uid=BOB)
-        await trio.sleep(1.0)
-        plugin.plugin = FakePlugin("Colour", "red", hang="get-info")
-        plugin.restart()
-        await trio.sleep(NAME_KEPT - 1.0)
-        assert node.state("b.sock") == "waiting"
-        await trio.sleep(200.0)
-        assert node.state("b.sock") == "registered"
 
 
 @pytest.mark.parametrize("holder", [0, DAEMON_UID, ANN])
@@ -481,16 +277,3 @@ async def test_a_plugin_of_another_user_is_told_for_whom_a_name_is_kept(autojump
         )
         await trio.sleep(NAME_KEPT)
         assert node.state("b.sock") == "registered"
-
-
-async def test_another_plugin_of_the_same_user_has_its_turn_while_a_name_is_kept(autojump_clock: MockClock) -> None:
-    """Fault 80: those of other users are passed over, and keep their place in the line."""
-    async with running(FakeHandler(instances=InstancePolicy.REJECT)) as node:
-        plugin = node.plug("a.sock", red(), uid=ANN)
-        await node.settled()
-        node.plug("b.sock", red(), uid=BOB)
-        node.plug("c.sock", red(), uid=ANN)
-        await trio.sleep(100.0)
-        plugin.stop()
-        await trio.sleep(0.1)
-        assert (node.state("b.sock"), node.state("c.sock")) == ("waiting", "registered")

@@ -10,14 +10,10 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.plugins import PluggedIn
 from plugind.testing import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import at, steps_at
+from plugind.tests.actors.registration.timelines import at, red, steps_at
 
 GET_INFO = "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: "
 DIAL = "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: "
-
-
-def red(**faults: object) -> FakePlugin:
-    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -72,19 +68,6 @@ async def test_a_plugin_that_accepts_and_stays_silent_fails_at_the_deadline_of_g
         assert node.timeline("a.sock")[2:] == steps_at(1.5)
 
 
-async def test_a_plugin_that_accepts_and_closes_is_retried(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Fault 33."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        plugin.accepting = Accepting.CLOSES
-        await node.settled(patience=0.0)
-        assert node.timeline("a.sock") == at(0.0, "waiting")
-        assert (node.history("a.sock")[0].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
-        plugin.accepting = Accepting.SERVES
-        await node.settled()
-        assert node.timeline("a.sock")[1:] == steps_at(0.5)
-
-
 def dies(plugin: PluggedIn) -> None:
     plugin.crash()
     plugin.listen()
@@ -117,34 +100,6 @@ async def test_one_byte_a_second_does_not_extend_a_deadline(autojump_clock: Mock
         assert node.timeline("a.sock") == [(0.2, "asking-info"), (1.0, "waiting")]
 
 
-async def test_an_answer_that_arrives_byte_by_byte_within_the_deadline_is_accepted(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Each byte arrives by itself."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        plugin.seconds_per_byte = 0.001
-        await node.settled()
-        assert [state for _, state in node.timeline("a.sock")] == ["registered"]
-        assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"]
-        assert 0.05 < node.now < 1.0
-
-
-async def test_a_dial_that_finds_no_descriptor_waits_for_one_and_is_no_attempt(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Fault 46: the plugin does not pay with its own backoff, and is shown with the cause."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        # The dial, and two looks for descriptors.
-        node.network.exhausted = 3
-        node.plug("a.sock", red())
-        await node.settled()
-        assert node.timeline("a.sock") == [(0.0, "dialing"), *steps_at(0.2)[1:]]
-        entries = node.history("a.sock")
-        assert [entry.reason for entry in entries[:2]] == ["no descriptors left", None]
-        assert {entry.attempt for entry in entries} == {1}
-
-
 async def test_all_dials_pause_while_there_are_no_descriptors_and_none_is_an_attempt(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
@@ -166,47 +121,6 @@ async def test_all_dials_pause_while_there_are_no_descriptors_and_none_is_an_att
         assert {status.attempt for status in node.statuses.values()} == {1}
         assert node.now - began < 1.0
         assert node.health()["dial slots"].condition == "ok"
-
-
-async def test_a_registered_plugin_is_notified_again_once_there_are_descriptors(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Fault 46, behaviour 33: the second try to notify finds no descriptor; it is not used up."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red(notify_fails=1))
-        handler.script("register", Takes(1.0))
-        await trio.sleep(0.5)
-        node.network.exhausted = 50
-        await node.settled()
-        assert node.state("a.sock") == "registered"
-        assert handler.asked("red") == ["validate", "register"]
-        assert [call.method for call in plugin.calls].count("NotifyRegistrationStatus") == 2
-
-
-async def test_a_socket_that_goes_while_dials_pause_is_gone_at_once(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Fault 46."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.network.exhausted = 1000
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(5.0)
-        plugin.stop()
-        await trio.testing.wait_all_tasks_blocked()
-        assert node.timeline("a.sock") == [(0.0, "dialing"), (5.0, "gone")]
-
-
-async def test_a_hundred_hanging_plugins_do_not_delay_a_healthy_one(
-    autojump_clock: MockClock, handler: FakeHandler
-) -> None:
-    """Behaviour 22, fault 47: plugins that hang delay healthy ones only for a moment."""
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        for number in range(100):
-            node.plug(f"bad/{number}.sock", FakePlugin("Colour", f"bad-{number}", hang="get-info"))
-        await trio.sleep(0.01)
-        node.plug("good.sock", red())
-        await node.wait_for("red")
-        assert node.now <= 0.25
 
 
 async def test_the_name_may_change_from_one_get_info_to_the_next(

@@ -95,15 +95,6 @@ async def bench() -> AsyncIterator[Bench]:
         nursery.cancel_scope.cancel()
 
 
-async def test_the_end_of_a_current_actor_is_reported(autojump_clock: MockClock) -> None:
-    async with bench() as made:
-        await made.start(A)
-        assert (made.begun, made.registrations.paths) == ([(A, 1)], {A})
-        await made.end(A)
-        assert made.reported() == [RegistrationEnded(A, crashed=False)]
-        assert not made.registrations.any_current
-
-
 async def test_a_crash_is_counted_and_reported_and_the_other_actors_go_on(autojump_clock: MockClock) -> None:
     """Fault 85."""
     async with bench() as made:
@@ -188,26 +179,6 @@ async def test_an_actor_that_waits_for_a_detached_one_never_begins_after_the_nex
         assert made.reported() == []
 
 
-async def test_an_actor_that_waits_for_a_detached_one_is_forgotten_at_once(autojump_clock: MockClock) -> None:
-    """Fault 85: the supervisor does not wait for an actor that has not begun."""
-    async with bench() as made:
-        await made.start(A)
-        await made.crash_node()
-        await made.start(A, 2)
-        assert made.registrations.any_current
-        made.registrations.let_go()
-        assert not made.registrations.any_current
-        assert made.registrations.current(A) is None
-
-
-async def test_the_address_of_an_actor_is_its_inbox(autojump_clock: MockClock) -> None:
-    async with bench() as made:
-        address = made.registrations.start(start_of(A))
-        assert address is made.registrations.current(A)
-        await wait_all_tasks_blocked()
-        assert made.begun == [(A, 1)]
-
-
 async def test_actions_run_when_the_last_detached_actor_has_ended(autojump_clock: MockClock) -> None:
     """Fault 85: the handlers that were removed retire then."""
     done: list[str] = []
@@ -249,18 +220,6 @@ async def test_a_retry_is_answered_also_while_no_actor_reads_it(autojump_clock: 
         ("/r/c", False, "it has left: plugind stops"),
         ("/r/c", False, "it has left: plugind stops"),
     ]
-
-
-async def test_a_retry_is_answered_that_comes_before_the_actor_begins_to_wait(autojump_clock: MockClock) -> None:
-    """Seed 889: the reconciler started it, and passed a retry on to it in the same instant (fault 85)."""
-    async with bench() as made:
-        await made.start(A)
-        await made.crash_node()
-        made.registrations.start(start_of(A, 2))
-        reply = ask_retry(made.registrations.current(A))
-        await wait_all_tasks_blocked()
-        (answer,) = reply.receive_nowait().answers
-    assert answer.why.startswith("the plugin before it is being deregistered")
 
 
 async def test_a_reconciler_that_crashes_while_the_daemon_is_cancelled_starts_nothing(

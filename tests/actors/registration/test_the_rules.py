@@ -23,12 +23,8 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.handlers.test_handler_calls import Lines
-from plugind.tests.actors.registration.timelines import asks, notified, resting
-
-
-def red() -> FakePlugin:
-    return FakePlugin("Colour", "red")
+from plugind.tests.actors.handlers.calling import Lines
+from plugind.tests.actors.registration.timelines import asks, notified, red, resting
 
 
 def asks_of_sockets(handler: FakeHandler) -> list[tuple[float, str, str]]:
@@ -39,7 +35,11 @@ def asks_of_sockets(handler: FakeHandler) -> list[tuple[float, str, str]]:
 
 
 async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClock) -> None:
-    """Behaviours 26 and 36: no call to the plugin is made at its end."""
+    """Behaviours 26 and 36: no call to the plugin is made at its end.
+
+    Reconciler Test_Run_Positive_RegisterThenUnregister; actual state Test_ASW_RemovePlugin_Positive, desired state
+    Test_DSW_RemovePlugin_Positive: gone.
+    """
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -49,7 +49,7 @@ async def test_a_registration_from_its_socket_to_its_end(autojump_clock: MockClo
         assert plugin.calls == [Call(0.0, "GetInfo"), Call(0.0, "NotifyRegistrationStatus", registered=True)]
         assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (1.0, "deregister")]
         assert resting(node) == [(0.0, "registered"), (1.0, "leaving"), (1.0, "gone")]
-        assert node.leftovers() == []
+        assert (node.status("a.sock"), node.leftovers()) == (None, [])
 
 
 async def test_a_name_is_busy_until_it_is_registered_and_until_it_is_deregistered(autojump_clock: MockClock) -> None:
@@ -84,26 +84,6 @@ async def test_a_plugin_that_its_handler_refuses_leaves_the_name_to_the_next(aut
         ]
         assert resting(node) == [(60.0, "waiting"), (60.5, "registered")]
         assert resting(node, "b.sock") == [(60.0, "registered")]
-
-
-async def test_two_instances_that_leave_together_are_deregistered_in_turn_and_a_third_comes_after_them(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 21: another name has a turn of its own."""
-    handler = FakeHandler().always("deregister", Takes(2.0), name="red")
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugged = [node.plug(socket, red()) for socket in ("a.sock", "b.sock")]
-        plugged.append(node.plug("green.sock", FakePlugin("Colour", "green")))
-        await trio.sleep(1.0)
-        for plugin in plugged:
-            plugin.stop()
-        await trio.sleep(1.0)
-        node.plug("c.sock", red())
-        await node.settled()
-        of_red = [(call.time, call.ask) for call in handler.calls if call.name == "red"]
-        assert of_red[4:] == [(1.0, "deregister"), (3.0, "deregister"), (5.0, "validate"), (5.0, "register")]
-        assert resting(node, "green.sock")[1:] == [(1.0, "leaving"), (1.0, "gone")]
-        assert sorted([*resting(node)[2:], *resting(node, "b.sock")[2:]]) == [(3.0, "gone"), (5.0, "gone")]
 
 
 async def test_an_instance_that_leaves_while_another_registers_is_deregistered_after_that(
@@ -198,19 +178,6 @@ async def test_a_stop_names_the_handler_that_keeps_it_from_its_end(autojump_cloc
     assert (trio.current_time(), handler.asked()) == (100.0, ["validate", "register"])
 
 
-async def test_a_handler_that_is_removed_finishes_its_register_and_deregisters(autojump_clock: MockClock) -> None:
-    """Behaviour 29: only messages about the socket withdraw a Register."""
-    handler = FakeHandler().script("register", Takes(3.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        await node.supervisor.remove_handler("Colour")
-        assert asks(handler) == [(0.0, "validate"), (0.0, "register"), (3.0, "deregister")]
-        await node.settled()
-        assert [registered for _, registered in notified(plugin)][-1:] == [False]
-        assert node.state("a.sock") == "parked"
-
-
 async def test_a_register_that_fails_after_its_handler_was_removed_leaves_its_plugin_untold(
     autojump_clock: MockClock,
 ) -> None:
@@ -231,20 +198,6 @@ async def test_a_register_that_fails_after_its_handler_was_removed_leaves_its_pl
         refusals = [(call.time, call.error) for call in plugin.calls if call.method == "NotifyRegistrationStatus"]
         assert [(time, "no handler registered" in error) for time, error in refusals] == [(3.0, True)]
         assert resting(node) == [(3.0, "leaving"), (3.0, "parked")]
-
-
-async def test_a_socket_that_replaces_one_whose_deregister_outlasts_its_cancellation_waits_for_it(
-    autojump_clock: MockClock,
-) -> None:
-    """Behaviour 20, fault 82."""
-    handler = Shielding().script("deregister", Takes(98.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await trio.sleep(20.0)
-        plugin.restart()
-        await trio.sleep(130.0)
-        assert asks(handler)[2:] == [(20.0, "deregister"), (118.0, "validate"), (118.0, "register")]
-        assert resting(node) == [(0.0, "registered"), (20.0, "leaving"), (118.0, "registered")]
 
 
 @pytest.mark.parametrize("removed_at", [1.5, 20.0])

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from plugind.testing import Call, FakeHandler, PluggedIn, SimulatedNode
+from typing import Any
+
+from plugind.protocol.plugins.status import PluginStatus
+from plugind.testing import Call, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 
 Line = tuple[float, str]
 
 #: The states of a registration, all of which are shown of each try but the first of a generation.
 STEPS = ("dialing", "asking-info", "validating", "registering", "notifying", "registered")
+
+
+def red(name: str = "red", **faults: Any) -> FakePlugin:
+    return FakePlugin("Colour", name, **faults)
+
+
+def shown(node: SimulatedNode, socket: str = "a.sock") -> PluginStatus:
+    """Return what is shown of a plugin that is known."""
+    status = node.status(socket)
+    assert status is not None
+    return status
 
 
 def at(time: float, *states: str) -> list[Line]:

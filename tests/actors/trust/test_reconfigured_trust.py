@@ -12,7 +12,7 @@ from plugind.protocol.plugins.status import StateName
 from plugind.protocol.settings.config import Config, DevicePluginDirectory
 from plugind.protocol.trust.users import Trust, TrustedUser
 from plugind.testing import DEFAULT_CONFIG, FakeCSIDriver, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.registration.timelines import STEPS, at, registered_at, steps_at
+from plugind.tests.actors.registration.timelines import STEPS, at, registered_at, shown, steps_at
 
 #: Users of the machine.
 ANN, BOB = 1001, 1002
@@ -58,8 +58,7 @@ async def test_a_registered_plugin_whose_user_is_not_trusted_any_more_is_deregis
         assert node.timeline("a.sock") == [*registered_at(0.0), *at(5.0, "leaving", "dialing", "parked")]
         assert handler.asked("red") == ["validate", "register", "deregister"]
         assert (node.timeline("b.sock"), node.timeline("c.sock")) == (registered_at(0.0), registered_at(0.0))
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.cause == Trust((BOB,)).refusal(ANN, status.pid or 0, node.users)
         # It is trusted again.
         await node.reconfigure(trusting(ANN, BOB))
@@ -134,8 +133,7 @@ async def test_an_endpoint_of_a_user_is_connected_to_once_that_user_is_trusted(a
         node.plug("/run/driver.sock", [FakeCSIDriver("a.example.com")], uid=ANN)
         node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com", endpoint="/run/driver.sock"))
         await trio.sleep(5.0)
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         assert status.state is StateName.WAITING
         assert f"of user {ANN} listens there, which is not trusted" in str(status.cause)
         await node.reconfigure(attrs.evolve(config, trust=Trust((ANN,))))

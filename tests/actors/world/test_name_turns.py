@@ -7,11 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from plugind.protocol.plugins.info import InstancePolicy
-from plugind.testing import Accepting, FakeHandler, FakePlugin, SimulatedNode
-
-
-def red() -> FakePlugin:
-    return FakePlugin("Colour", "red")
+from plugind.testing import Accepting, FakeHandler, SimulatedNode
+from plugind.tests.actors.registration.timelines import red
 
 
 async def dials_after_the_release(node: SimulatedNode, first: Accepting, count: int = 3) -> list[tuple[float, str]]:

@@ -15,10 +15,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.errors import ConfigError
 from plugind.protocol.plugins.status import StateName
-from plugind.protocol.settings.config import Config
 from plugind.testing import DEFAULT_CONFIG, FakeCSIDriver, FakePlugin, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 #: How many sockets a storm has. What takes quadratic time costs several times as much as the rest of it already then.
 STORM = 60
@@ -72,11 +71,7 @@ VERSIONS = tuple(f"1.{minor}.0" for minor in range(32))
 
 @pytest.mark.parametrize(
     ("plugin_type", "versions", "shared"),
-    [
-        ("CSIPlugin", VERSIONS, "/run/driver"),
-        ("DRAPlugin", ("v1.DRAPlugin",), ""),
-        ("DevicePlugin", ("v1beta1",), ""),
-    ],
+    [("CSIPlugin", VERSIONS, "/run/driver"), ("DRAPlugin", ("v1.DRAPlugin",), ""), ("DevicePlugin", ("v1beta1",), "")],
 )
 def test_sockets_of_one_name_cost_at_most_twice_as_much_as_those_of_as_many_names(
     plugin_type: str, versions: tuple[str, ...], shared: str
@@ -104,8 +99,7 @@ async def test_one_more_plugin_than_a_name_may_have_waits_like_one_that_is_refus
         node.plug("y.sock", attrs.evolve(plugin, name="y"))
         await node.settled()
 
-        status = node.status("c.sock")
-        assert status is not None
+        status = shown(node, "c.sock")
         assert (status.state, node.state("y.sock")) == (StateName.WAITING, StateName.REGISTERED)
         reason = "DRAPlugin 'x' has 2 instances already, the limit (raise it with --max-instances)"
         assert status.cause == f"plugin validation failed: {reason}"
@@ -118,10 +112,3 @@ async def test_one_more_plugin_than_a_name_may_have_waits_like_one_that_is_refus
         assert node.state("c.sock") == StateName.REGISTERED
         registered = next(entry for entry in node.history("c.sock") if entry.state is StateName.REGISTERED)
         assert registered.time == before
-
-
-def test_a_node_has_room_for_64_instances_of_a_name_unless_it_is_configured() -> None:
-    assert Config().max_instances == 64
-    assert Config(max_instances=1).max_instances == 1
-    with pytest.raises(ConfigError, match=r"^Config.max_instances is 0: it must be"):
-        Config(max_instances=0)

@@ -8,33 +8,14 @@ import trio
 from trio.testing import MockClock
 
 from plugind.protocol.messages.reconciler import RetryAnswer, RetryAnswered, RetryAsked
-from plugind.protocol.plugins.info import InstancePolicy, Plugin
+from plugind.protocol.plugins.info import InstancePolicy
 from plugind.protocol.trust.users import Trust
-from plugind.testing import (
-    DEFAULT_CONFIG,
-    Fails,
-    FakeHandler,
-    FakePlugin,
-    HandlerCall,
-    SimulatedNode,
-    Takes,
-)
-from plugind.tests.actors.registration.timelines import (
-    asked,
-    at,
-    notified_error,
-    notified_ok,
-    registered_at,
-    steps_at,
-)
+from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, SimulatedNode, Takes
+from plugind.tests.actors.registration.timelines import asked, at, notified_error, notified_ok, registered_at, steps_at
 
 
 def red(*versions: str) -> FakePlugin:
     return FakePlugin("Colour", "red", versions or ("1.0.0",))
-
-
-def colour(name: str) -> FakePlugin:
-    return FakePlugin("Colour", name)
 
 
 async def active(node: SimulatedNode) -> dict[str, bool | None]:
@@ -70,38 +51,6 @@ async def test_a_registered_socket_is_shown_completely(autojump_clock: MockClock
         )
         assert plugin.registered_in == 0.0
         assert [entry.state for entry in plugin.history] == ["registered"]
-
-
-async def test_a_socket_that_is_removed_is_deregistered_and_no_longer_shown(autojump_clock: MockClock) -> None:
-    """Reconciler Test_Run_Positive_RegisterThenUnregister; actual state Test_ASW_RemovePlugin_Positive, desired state
-    Test_DSW_RemovePlugin_Positive: gone."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await node.settled()
-        await trio.sleep(7.0)
-        plugin.stop()
-        await node.settled()
-        assert node.timeline("a.sock") == [*registered_at(0.0), *at(7.0, "leaving", "gone")]
-        assert (await node.snapshot()).plugins == ()
-        assert handler.asked() == ["validate", "register", "deregister"]
-
-
-async def test_adding_and_removing_ten_times_is_tracked(autojump_clock: MockClock) -> None:
-    """plugin_watcher_test TestPluginRegistration: add and remove ten times."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        expected: list[tuple[float, str]] = []
-        for number in range(10):
-            plugin = node.plug("a.sock", red())
-            await node.settled()
-            # Each of them was stable, so that the next one is registered at once (behaviour 24).
-            await trio.sleep(10.0)
-            plugin.stop()
-            await node.settled()
-            expected += [*registered_at(10.0 * number), *at(10.0 * number + 10.0, "leaving", "gone")]
-        assert node.timeline("a.sock") == expected
-        assert handler.asked() == ["validate", "register", "deregister"] * 10
 
 
 # --- one name, several sockets ----------------------------------------------------------------------------------------
@@ -215,35 +164,6 @@ async def test_a_second_release_in_one_step_of_the_backoff_is_waited_for(autojum
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(autojump_clock: MockClock) -> None:
-    """Faults 81 and 82 at once: a task of the handler raises while it is cancelled."""
-
-    class FailsInCleanup(FakeHandler):
-        async def register(self, plugin: Plugin) -> None:
-            async def err() -> None:
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    raise OSError("cannot clean up")
-
-            if self.asked().count("register") == 0:
-                self.calls.append(HandlerCall(trio.current_time(), "register", plugin.name))
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(err)
-                    nursery.start_soon(trio.sleep_forever)
-            await super().register(plugin)
-
-    handler = FailsInCleanup()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        await node.settled()
-        assert node.timeline("a.sock")[-6:] == steps_at(60.5)
-        assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
-        assert plugin.calls[1].error.startswith(
-            "RegisterPlugin error -- plugin registration failed with err: the handler broke: ExceptionGroup: "
-        )
-
-
 async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojump_clock: MockClock) -> None:
     """Behaviour 29: the plugins are notified that there is no handler, and are registered again with the next one."""
     first, second = FakeHandler().always("deregister", Takes(1.0)), FakeHandler()
@@ -296,48 +216,6 @@ async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(auto
         await node.settled()
         assert node.timeline("a.sock")[-6:] == steps_at(10.1)
         assert await node.supervisor.retry("green") == ()
-
-
-async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: MockClock) -> None:
-    """``plugind retry`` of a healthy plugin is harmless."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        (answer,) = await node.supervisor.retry("red")
-        assert answer == RetryAnswer("/plugins/a.sock", tried=False, why="registered already, nothing to retry")
-        await node.settled()
-        assert node.timeline("a.sock") == registered_at(0.0)
-        assert handler.calls == [HandlerCall(0.0, "validate", "red"), HandlerCall(0.0, "register", "red")]
-
-
-async def test_a_retry_during_an_attempt_reports_at_once_that_it_is_under_way(autojump_clock: MockClock) -> None:
-    """The plugin does not answer GetInfo for a second; the caller does not wait for that."""
-    async with SimulatedNode() as node:
-        node.plug("a.sock", FakePlugin("Colour", "red", hang="get-info"))
-        await trio.sleep(0.5)
-        (answer,) = await node.supervisor.retry("/plugins/a.sock")
-        assert trio.current_time() == 0.5
-        assert (answer.tried, answer.why) == (True, "an attempt is under way: info")
-        await trio.sleep_until(1.9)
-        assert [time for time, _ in node.network.dials] == [0.0, 1.0], (
-            "the retry takes effect when the attempt has failed, and needs no backoff"
-        )
-
-
-async def test_a_retry_of_a_plugin_that_leaves_reports_it(autojump_clock: MockClock) -> None:
-    handler = FakeHandler().always("deregister", Takes(3.0))
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        node.directory.unlink(node.path("a.sock"))
-        await trio.sleep(1.0)
-        (answer,) = await node.supervisor.retry("red")
-        assert (answer.tried, answer.why) == (False, "it is leaving: plugind stops, or its socket was removed")
-        node.plug("a.sock", red())
-        await trio.sleep(1.0)
-        (answer,) = await node.supervisor.retry("red")
-        assert (answer.tried, answer.why) == (True, "it is being deregistered, and tried right after that")
 
 
 async def test_a_retry_of_a_symbolic_link_reports_that_it_does_not_help(autojump_clock: MockClock) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from plugind.actors.world import reconciler
 from plugind.protocol.identity import Identity
-from plugind.protocol.messages.discovery import SocketAppeared, SocketVanished
+from plugind.protocol.messages.discovery import SocketAppeared
 from plugind.protocol.messages.reconciler import (
     HandlerAdded,
     HandlerPort,
@@ -68,15 +68,3 @@ async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_
             assert ([start.appeared for start in spawned], actor.got) == ([appeared("/r/a")], [StopAsked()])
             send.send_nowait(RegistrationEnded("/r/a", crashed=False))
     assert shown.statistics().current_buffer_used == 0
-
-
-async def test_the_reconciler_keeps_nothing_of_a_registration_that_ended() -> None:
-    status, _ = trio.open_memory_channel[StatusMessage](math.inf)
-    actor = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire, {})
-    for number in range(3):
-        path = f"/r/{number}"
-        await actor.take(appeared(path))
-        await actor.take(SocketVanished(path, 1))
-        assert set(actor._registrations) == {path}
-        await actor.take(RegistrationEnded(path, crashed=False))
-        assert actor._registrations == {}

@@ -44,10 +44,6 @@ def take(world: World, message: ReconcilerMessage) -> list[Effect]:
 REGISTERED = (call(), Claimed(PATH, 1, INFO), PluginRegistered(PATH, 1))
 
 
-def test_a_call_starts_a_registration_as_a_socket_does() -> None:
-    assert take(world_with(), call()) == [StartRegistration(call())]
-
-
 def test_a_plugin_that_calls_again_with_the_same_socket_is_answered_at_once_and_nothing_else_happens() -> None:
     """Consumers B.3, consequence 4: a plugin that registered just before it sees kubelet.sock appear does so again."""
     world = world_with(*REGISTERED)

@@ -116,15 +116,6 @@ def test_at_most_four_calls_of_a_process_and_64_in_all_are_under_way() -> None:
     calls.begin(99)
 
 
-def test_processes_of_other_pid_namespaces_count_only_for_all() -> None:
-    """They have no number here, so they cannot be told apart."""
-    calls = CallCounter(CallLimits())
-    for _ in range(64):
-        calls.begin(0)
-    with pytest.raises(CallRefusedError, match=r"^64 calls"):
-        calls.begin(0)
-
-
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [

@@ -17,7 +17,6 @@ from plugind.protocol.devices import lists as device_lists
 from plugind.protocol.devices.lists import BLOCK, MAX_DEVICES, MAX_NODES, DeviceListError, DeviceListReader, ReadList
 from plugind.protocol.plugins.devices import Device, DeviceList, Difference
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
-from plugind.protocol.wire.protobuf_fields import MAX_DEPTH
 from plugind.tests.protocol.hypothesis_settings import examples
 
 
@@ -100,13 +99,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- what differs little is read quickly ------------------------------------------------------------------------------
 
 
-def test_a_list_that_is_repeated_is_the_same_list() -> None:
-    reader = DeviceListReader()
-    first = reader.read(message(*some(100)))
-    assert reader.read(message(*some(100))) is first
-    assert list(first.devices.devices.values()) == some(100)
-
-
 def test_a_device_that_turns_unhealthy_is_the_only_one_that_is_read_and_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -137,17 +129,6 @@ def test_devices_that_turn_back_are_not_read_again(monkeypatch: pytest.MonkeyPat
     reader.read(message(*some(1000, 500)))
     assert reader.read(well).devices == first
     assert len(made) <= BLOCK
-
-
-def test_of_a_block_only_the_device_that_turned_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = DeviceListReader()
-    before = reader.read(message(*some(1000))).devices
-    made = counted(monkeypatch)
-    turned = range(50, 1000, 100)
-    assert all(number % BLOCK for number in turned)  # Where the first one has turned, the whole block is read.
-    now = reader.read(message(*some(1000, *turned))).devices
-    assert made == [f"gpu-{number}" for number in turned]
-    assert [device.id for device in now.compared(before).changed] == made
 
 
 @pytest.mark.parametrize("size", [1, 110, 111, 112, 113, 127, 128, 200])
@@ -312,24 +293,6 @@ def test_odd_messages_mean_what_they_mean_to_protobufs_parser(seed: int) -> None
         check(reader, _damaged(sent, chance) if chance.random() < 0.3 else sent)
 
 
-@examples(300)
-@given(st.binary(max_size=40))
-def test_any_bytes_are_accepted_or_refused_as_by_protobufs_parser(sent: bytes) -> None:
-    check(DeviceListReader(), sent)
-    check(DeviceListReader(), b"\x0a" + _varint(len(sent)) + sent)
-    check(DeviceListReader(), message(Device("a")) + sent)
-
-
-@pytest.mark.parametrize(
-    "depth", [MAX_DEPTH - 4, MAX_DEPTH - 3, MAX_DEPTH - 2, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1]
-)
-def test_groups_may_be_nested_as_deep_as_protobuf_allows(depth: int) -> None:
-    nested = _field(9, 3) * depth + _field(9, 4) * depth
-    node = _field(1, 2, nested)
-    for sent in (nested, _field(1, 2, nested), _field(1, 2, _field(3, 2, nested)), _field(1, 2, _field(3, 2, node))):
-        check(DeviceListReader(), sent)
-
-
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -381,15 +344,6 @@ def test_ten_thousand_devices_are_accepted_and_one_more_is_refused_however_it_co
     assert len(reader.newest.devices) == MAX_DEVICES
 
 
-def test_a_list_after_a_refused_one_is_read_as_if_that_had_not_come() -> None:
-    reader = DeviceListReader()
-    first = reader.read(message(*some(40)))
-    for wrong in (b"\x0a", message(*some(20), Device("\n"))):
-        with pytest.raises(DeviceListError):
-            reader.read(wrong)
-    assert reader.read(message(*some(40))) is first
-
-
 def test_of_two_devices_with_one_id_the_last_counts_with_a_warning() -> None:
     reader = DeviceListReader()
     read = reader.read(message(Device("a"), Device("b"), Device("a", "Unhealthy"), Device("b"), Device("b")))
@@ -426,11 +380,6 @@ def test_a_device_that_repeats_its_texts_too_often_is_refused(field: bytes) -> N
         DeviceListReader().read(_field(1, 2, field * (device_lists.MAX_FIELDS + 2)))
 
 
-def test_a_node_may_be_named_again() -> None:
-    many = Device("a", numa=(-1,) * 3 * MAX_NODES)
-    assert DeviceListReader().read(message(many)).devices == DeviceList([Device("a")])
-
-
 def test_a_list_of_many_fields_is_read_in_steps_and_counts_at_its_end() -> None:
     reader = DeviceListReader()
     before = reader.read(message(*some(3)))
@@ -443,10 +392,6 @@ def test_a_list_of_many_fields_is_read_in_steps_and_counts_at_its_end() -> None:
     most = device_lists.STEP + device_lists.MAX_FIELDS + 2
     assert all(later - earlier <= most for earlier, later in zip(done, [*done[1:], reader.work], strict=True))
     assert list(reader.newest.devices.devices) == [str(number) for number in range(100)]
-
-
-def test_an_ordinary_list_is_read_in_one_step() -> None:
-    assert list(DeviceListReader().steps(message(*some(100)))) == []
 
 
 def test_a_list_that_is_not_read_to_its_end_changes_nothing() -> None:

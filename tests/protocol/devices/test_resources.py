@@ -104,25 +104,6 @@ def script() -> Script:
     return Script()
 
 
-@pytest.mark.parametrize(
-    ("healths", "counts"),
-    [
-        ((HEALTHY, HEALTHY, UNHEALTHY), (3, 2)),
-        ((HEALTHY, HEALTHY), (2, 2)),
-        ((HEALTHY, UNHEALTHY, UNHEALTHY), (3, 1)),
-        ((UNHEALTHY, UNHEALTHY), (2, 0)),
-        ((HEALTHY, "healthy", "HEALTHY", ""), (4, 1)),
-        ((), (0, 0)),
-    ],
-)
-def test_capacity_is_all_devices_and_allocatable_the_healthy_ones(
-    script: Script, healths: Sequence[str], counts: tuple[int, int]
-) -> None:
-    """TestUpdateCapacityAllocatable: only exactly ``Healthy`` is healthy."""
-    script.register("/a", *healths)
-    assert script.counts() == counts
-
-
 def test_each_resource_has_the_devices_of_its_own_plugins(script: Script) -> None:
     """TestGetAllocatableDevicesMultipleResources: sets by resource; an id may be in several of them."""
     script.register("/a", HEALTHY, SICK, name="v.com/a")
@@ -184,16 +165,6 @@ def test_a_resource_that_went_comes_back_with_a_list(script: Script) -> None:
     assert script.effects == [r.Remember(GPU, 2), r.Serves(GPU, "/a", 2, 2), r.Changed(GPU)]
 
 
-def test_a_resource_that_went_stays_away_when_its_plugin_leaves(script: Script) -> None:
-    """Its grace is over."""
-    script.register("/a", HEALTHY)
-    script.lose("/a")
-    script.wait(400.0)
-    script.remove("/a")
-    assert script.resources.status(GPU) is None
-    assert script.resources.next_end == math.inf
-
-
 def test_a_resource_without_a_list_is_known_with_no_devices(script: Script) -> None:
     """The node test of ListAndWatch that fails at once: 0/0."""
     script.add("/a")
@@ -245,16 +216,6 @@ def test_the_old_plugin_serves_until_the_new_one_has_sent_a_list(script: Script)
     assert script.shown().socket == "/b"
 
 
-def test_the_end_of_the_old_plugin_does_not_touch_the_new_one(script: Script) -> None:
-    """The kubelet lets the old stream's end disconnect the successor (kubernetes 121994, 127803)."""
-    script.register("/a", HEALTHY)
-    script.succeed("/a", "/b", HEALTHY, HEALTHY)
-    script.lose("/a")
-    script.remove("/a")
-    assert script.counts() == (2, 2)
-    assert script.shown().state is ResourceState.LISTED
-
-
 def test_the_older_plugin_serves_again_when_the_newer_one_has_left(script: Script) -> None:
     """Also before the world has said so: there is no moment without devices."""
     script.register("/a", HEALTHY, HEALTHY)
@@ -263,16 +224,6 @@ def test_the_older_plugin_serves_again_when_the_newer_one_has_left(script: Scrip
     assert script.counts() == (2, 2)
     script.role("/a", active=True)
     assert (script.counts(), script.shown().socket) == ((2, 2), "/a")
-
-
-def test_of_equal_ones_the_newest_follows(script: Script) -> None:
-    """As the world will decide."""
-    for socket in ("/a", "/b", "/c"):
-        script.add(socket)
-        script.list(socket, HEALTHY)
-    script.role("/a", active=True)
-    script.remove("/a")
-    assert script.shown().socket == "/c"
 
 
 def test_of_two_that_could_follow_the_privileged_one_does(script: Script) -> None:
@@ -297,15 +248,6 @@ def test_the_devices_of_a_plugin_that_left_stay_known_until_its_successor_lists(
     assert script.shown().reason == "its device plugin was deregistered"
     script.list("/b", HEALTHY, HEALTHY)
     assert script.counts() == (2, 2)
-
-
-def test_a_standby_changes_nothing_that_is_shown_of_the_devices(script: Script) -> None:
-    """No device is counted twice while two plugins list it."""
-    script.register("/a", HEALTHY, HEALTHY)
-    script.add("/b")
-    script.list("/b", HEALTHY, HEALTHY, HEALTHY)
-    assert script.counts() == (2, 2)
-    assert [instance.active for instance in script.shown().instances] == [True, False]
 
 
 # --- since when -------------------------------------------------------------------------------------------------------
@@ -348,15 +290,6 @@ def test_all_devices_turn_unhealthy_together_and_stay_in_step(script: Script) ->
     script.lose("/a")
     script.wait(300.0)
     assert list(script.shown().devices()) == []
-
-
-def test_a_device_that_is_listed_no_more_is_forgotten(script: Script) -> None:
-    """It is a new device when it comes again."""
-    script.register("/a", HEALTHY, HEALTHY)
-    script.list("/a", HEALTHY)
-    script.wait(3.0)
-    script.list("/a", HEALTHY, HEALTHY)
-    assert [device.since for device in script.shown().devices()] == [0.0, 3.0]
 
 
 # --- a restart of the daemon ------------------------------------------------------------------------------------------
@@ -456,13 +389,6 @@ def test_messages_of_an_instance_that_is_not_known_are_dropped(script: Script) -
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
-
-
-def test_of_two_devices_with_one_id_the_last_is_kept() -> None:
-    """As the kubelet has it, whose sets are by id."""
-    listed = DeviceList([Device("x"), Device("y"), Device("x", UNHEALTHY)])
-    assert list(listed.devices.values()) == [Device("x", UNHEALTHY), Device("y")]
-    assert listed.healthy == 1
 
 
 def test_a_list_made_from_another_is_the_list_made_anew() -> None:

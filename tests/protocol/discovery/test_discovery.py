@@ -171,15 +171,6 @@ def test_a_removal_before_the_first_scan_of_a_restarted_watcher_is_that_of_an_ea
     assert tree.take().messages == [appeared(A, 1, found(7, handle=handle), first=first)]
 
 
-def test_the_late_creation_event_of_a_socket_that_was_already_found_is_a_duplicate() -> None:
-    """Behaviour 9: after DELETE an observation finds the new socket, and its CREATE arrives later."""
-    tree = discovery()
-    tree.observe(A, found(7), time=0.0)
-    tree.observe(A, found(7), LOOK | REMOVED, time=0.0)
-    tree.observe(A, found(7), LOOK, time=0.0)
-    assert tree.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
-
-
 def test_the_removal_of_an_unknown_entry_is_ignored() -> None:
     """Behaviour 8."""
     tree = discovery()
@@ -214,14 +205,6 @@ def test_entries_that_only_look_like_sockets_are_reported_once_and_up_to_a_limit
     assert tree.paths() == frozenset()
 
 
-def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
-    """After a restart of the watcher, a known identity is not a new socket, unless its removal was observed."""
-    tree = discovery()
-    tree.observe(A, found(7), time=0.0, first=True)
-    tree.observe(B, found(8), REMOVED, time=0.0, first=True)
-    assert tree.take().messages == [appeared(A, 1, found(7), first=True), appeared(B, 2, found(8))]
-
-
 @pytest.mark.parametrize("other", [directory(9), found(9, kind=EntryKind.SYMLINK)])
 def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other: Found) -> None:
     tree = discovery()
@@ -244,57 +227,6 @@ def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other
         tree.observe(A, found(7), LOOK, time=0.0)
         assert tree.take().messages == [SocketVanished(A, 2), appeared(A, 3, found(7))]
     assert tree.sockets == 1
-
-
-def test_a_hard_link_is_refused_until_the_first_name_is_removed() -> None:
-    """Fault 8."""
-    tree = discovery()
-    tree.observe(A, found(7), time=0.0)
-    assert tree.hard_link_of(A, found(7)) is None
-    assert tree.hard_link_of(B, found(7)) == A
-    tree.observe(B, found(7), time=0.0)
-    assert tree.take().messages[1:] == [EntryRefused(B, 2, ROOT, f"a hard link of {A}", 0.0)]
-    tree.observe(B, found(7), time=0.0)
-    assert tree.take().messages == []
-    tree.observe(A, None, time=0.0)
-    changes = tree.take()
-    assert (changes.messages, changes.again) == ([SocketVanished(A, 1)], [B])
-    tree.observe(B, found(7), time=0.0)
-    assert tree.take().messages == [SocketVanished(B, 2), appeared(B, 3, found(7))]
-
-
-def test_the_other_name_of_a_socket_is_accepted_when_the_first_name_is_bound_again() -> None:
-    """Faults 8 and 10."""
-    tree = discovery()
-    tree.observe(A, found(7), time=0.0)
-    tree.observe(B, found(7), time=0.0)
-    tree.take()
-    tree.observe(A, found(8), LOOK | REMOVED, time=0.0)
-    assert tree.take().again == [B]
-    tree.observe(B, found(7), time=0.0)
-    assert tree.take().messages == [SocketVanished(B, 2), appeared(B, 4, found(7))]
-    assert tree.sockets == 2
-
-
-def test_the_remaining_hard_links_are_looked_at_when_the_first_name_is_removed() -> None:
-    """Fault 8."""
-    tree = discovery()
-    for path in (A, B, C):
-        tree.observe(path, found(7), time=0.0)
-    tree.observe(B, None, time=0.0)
-    tree.take()
-    tree.observe(A, None, time=0.0)
-    assert tree.take().again == [C]
-
-
-def test_the_discovery_keeps_nothing_of_removed_entries() -> None:
-    """In a year, millions of names may appear on a node."""
-    tree = discovery()
-    for path in (A, B, B, A):
-        tree.observe(path, None if path in tree.paths() else found(7), time=0.0)
-    assert (tree.paths(), tree.children(ROOT)) == (frozenset(), {})
-    assert not tree._others
-    assert not tree._owners
 
 
 def test_a_removed_directory_removes_everything_below_it() -> None:
@@ -343,16 +275,6 @@ def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
     tree.observe("/r/x/a.sock", found(7), time=0.0)
     assert tree.take().messages == [appeared("/r/x/a.sock", 1, found(7))]
     assert tree.missing("/r/x", set()) == ["/r/x/a.sock"]
-
-
-def test_a_second_look_at_a_directory_changes_nothing() -> None:
-    """Behaviour 9, for directories."""
-    tree = discovery()
-    tree.observe("/r/x", directory(2), time=0.0)
-    tree.take()
-    tree.observe("/r/x", found(2, 99, EntryKind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
-    changes = tree.take()
-    assert (changes.messages, changes.enter, changes.leave) == ([], [], [])
 
 
 def test_missing_names_are_known_and_not_in_the_listing() -> None:

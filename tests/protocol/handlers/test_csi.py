@@ -9,7 +9,6 @@ from plugind.protocol.errors import ConfigError, ValidationError
 from plugind.protocol.handlers.csi import (
     MAX_SEGMENTS,
     MOST_VOLUMES,
-    NO_NODE_INFO,
     NOT_READY,
     CSIConfig,
     DriverFacts,
@@ -47,11 +46,6 @@ def test_node_info_is_refreshed_each_ten_seconds_at_the_most(refresh: float | No
 def test_another_period_is_refused(refresh: float) -> None:
     with pytest.raises(ConfigError, match=r"CSIConfig.refresh is .*: it must be a finite number, 10 or more"):
         CSIConfig(refresh)
-
-
-def test_a_word_that_is_no_rule_for_collisions_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'Refuse': it must be 'refuse' or 'warn'"):
-        CSIConfig(topology_collisions="Refuse")  # type: ignore[arg-type]
 
 
 # --- the answers ------------------------------------------------------------------------------------------------------
@@ -249,20 +243,6 @@ def test_the_facts_have_their_names() -> None:
         "refreshed": "2026-01-02T03:04:05.000Z",
         "topology.zone": "z1",
     }
-
-
-@pytest.mark.parametrize(
-    ("node", "node_id", "volumes"),
-    [
-        (NodeInfo("node-7", 0), "node-7", "no limit"),
-        (NodeInfo("node-7", None), "node-7", None),
-        (NO_NODE_INFO, "none", None),
-    ],
-    ids=["no limit", "not valid", "no NodeGetInfo"],
-)
-def test_what_is_not_known_is_said_or_left_out(node: NodeInfo, node_id: str, volumes: str | None) -> None:
-    texts = attrs.evolve(FACTS, node=node, vendor_version="").as_texts()
-    assert (texts["node-id"], texts.get("max-volumes"), "vendor-version" in texts) == (node_id, volumes, False)
 
 
 def test_a_driver_that_did_not_say_what_it_can_do_is_not_complete() -> None:

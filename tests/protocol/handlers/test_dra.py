@@ -136,14 +136,6 @@ def test_an_instance_of_root_is_used_before_one_of_another_user() -> None:
     assert drivers.usable_by(NAME) == 1
 
 
-def test_what_is_known_of_a_driver_that_nobody_has_registered() -> None:
-    drivers = Drivers()
-    drivers.disconnected(A, 1.0)
-    assert (drivers.active(NAME), drivers.instances(NAME), drivers.usable_by(NAME)) == (None, (), 0)
-    assert (drivers.unusable_since(NAME), drivers.connected_since(A), drivers.is_gone(NAME)) == (None, None, False)
-    assert (drivers.next_due, drivers.take_gone(1e9), len(drivers)) == (math.inf, [], 0)
-
-
 def test_a_driver_that_is_gone_and_has_no_instance_is_forgotten() -> None:
     """Names come and go for years: what is kept of them has a bound."""
     drivers = Drivers()

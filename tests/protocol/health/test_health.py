@@ -38,10 +38,6 @@ def test_an_actor_that_takes_one_message_in_time_goes_on_however_many_wait() -> 
     assert judged(*readings)[-1].oldest_wait == 8.0 * 19, "the message before which all of these came waits"
 
 
-def test_an_actor_that_goes_on_is_well_at_once() -> None:
-    assert conditions((0.0, Reading(2, 0)), (20.0, Reading(2, 0)), (21.0, Reading(1, 1))) == [OK, FAILED, OK]
-
-
 def test_an_actor_that_is_held_up_is_degraded_and_does_not_hang_just_after() -> None:
     held_up = Reading(3, 0, "no descriptors left")
     readings = [(0.0, Reading(3, 0)), (5.0, held_up), (90.0, held_up), (91.0, Reading(3, 0)), (101.0, Reading(3, 0))]

@@ -74,27 +74,6 @@ class Looks:
         return max(bisect.bisect_left(times, start + seconds) - index for index, start in enumerate(times))
 
 
-def test_nothing_is_due_where_nothing_is_watched() -> None:
-    assert Schedule(RESCAN).next_time() == math.inf
-
-
-def test_a_plugin_whose_process_is_watched_is_looked_at_once_a_minute() -> None:
-    """Fault 39: a process may close its listener and go on."""
-    looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})
-    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
-    looks.until(200.0)
-    assert looks.times("a") == [60.0, 120.0, 180.0]
-
-
-def test_a_plugin_whose_process_is_not_watched_is_looked_at_at_once_and_then_once_a_minute() -> None:
-    """Fault 39: the connection may bring a pidfd of a process in another namespace."""
-    looks = Looks(answers={"a": ConnectAnswer.ACCEPTED})
-    looks.schedule.watch(registered("a"), 5.0, process_is_watched=False)
-    looks.now = 5.0
-    looks.until(130.0)
-    assert looks.times("a") == [5.0, 65.0, 125.0]
-
-
 @pytest.mark.parametrize("process_is_watched", [True, False])
 def test_plugins_that_serve_are_looked_at_four_a_second_in_all_at_most(process_is_watched: bool) -> None:
     """Fault 39: a look disturbs the plugin, so there are few; with more than 240 plugins each has its turn later."""
@@ -146,14 +125,6 @@ def test_stale_sockets_take_a_hundredth_of_a_core_at_most_however_many_there_are
     looks.until(60.0)
     spent = len(looks.made) * looks.cost
     assert 0.009 * 60 < spent <= 0.01 * 60 + liveness.CHUNK * looks.cost  # the last batch may have just begun
-
-
-def test_few_stale_sockets_are_looked_at_in_few_wake_ups() -> None:
-    looks = Looks()
-    for number in range(100):
-        looks.schedule.watch(stale(str(number)), 0.0, process_is_watched=False)
-    looks.until(30.0)
-    assert len({time for time, _ in looks.made}) <= 31
 
 
 def test_a_stale_socket_that_accepts_wakes_its_registration_once_and_is_watched_no_more() -> None:

@@ -263,20 +263,6 @@ def test_without_a_preference_of_use_devices_are_chosen_by_name(answer: str) -> 
     assert asker.lease.devices == {GPU: ("a",)}
 
 
-def test_one_whose_device_goes_while_the_plugin_is_asked_takes_none_that_an_earlier_one_waits_for() -> None:
-    node = Node()
-    node.offer("a", "b", "c", preferred=True)
-    node.offer("n", resource=NIC)
-    node.hold(request((NIC, 1)))
-    node.ask(request((GPU, 2), (NIC, 1)), wait=100.0)
-    asker = node.ask()
-    node.offer("a!", "b", "c", preferred=True)
-    call = node.calls.pop()
-    node.send(m.Preferred(call.lease, GPU, ("b",)))
-    assert asker.why == ("unavailable", TOO_FEW.format(1, 0))
-    assert node.states() == ["held", "queued"]
-
-
 def test_nobody_is_asked_for_a_preference_where_there_is_no_choice() -> None:
     node = Node()
     node.offer("a", "b", preferred=True)
@@ -297,22 +283,6 @@ def test_a_list_that_comes_during_an_allocation_gives_no_device_to_two() -> None
     node.calls.clear()
     node.run()
     assert [first.lease.devices, second.lease.devices] == [{GPU: ("c",)}, {GPU: ("b",)}]
-
-
-def test_devices_that_go_while_a_preference_is_asked() -> None:
-    node = Node()
-    node.offer("a", "b", "c", preferred=True)
-    waiting, other = node.ask(wait=60), node.ask()
-    calls, node.calls = node.calls, []
-    node.offer("a!", "b!", "c!", preferred=True)
-    for call in calls:
-        node.send(m.Preferred(call.lease, GPU, ("a",)))
-    assert not waiting.inbox
-    assert other.why[1] == "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"
-    assert node.states() == ["queued"]
-    node.offer("a", "b!", "c!")
-    node.run()
-    assert waiting.lease.devices == {GPU: ("a",)}
 
 
 def test_several_resources_are_prepared_one_after_the_other() -> None:
@@ -367,20 +337,6 @@ def test_answers_that_contradict_each_other_free_all() -> None:
     node.allocated(A="1")
     node.allocated(A="2")
     assert asker.why == ("refused", "vendor.com/gpu and vendor.com/nic set A to different values")
-    assert node.hold(BOTH).state is LeaseState.HELD
-
-
-def test_a_refusal_frees_what_all_plugins_have_prepared() -> None:
-    node = Node("a")
-    node.offer("n", resource=NIC)
-    asker = node.ask(BOTH, id="x")
-    node.save()
-    node.allocated()
-    node.calls.clear()
-    node.send(m.AllocationRefused("x", NIC, "the plugin says no"))
-    assert asker.why == ("refused", f"{NIC}: the plugin says no")
-    assert node.last_writes() == [e.DeleteLease("x")]
-    assert node.states() == []
     assert node.hold(BOTH).state is LeaseState.HELD
 
 
@@ -439,30 +395,11 @@ def test_a_lost_call_withholds_the_devices_until_the_plugin_has_ended() -> None:
     assert node.states() == []
 
 
-def test_a_release_does_not_free_an_uncertain_lease() -> None:
-    node = Node("a")
-    lost(node)
-    assert node.release("x") == m.Released(("x",))
-    assert node.states() == ["uncertain"]
-    assert node.ask(id="x").failure.problem is Problem.REFUSED
-
-
 # --- askers that leave ------------------------------------------------------------------------------------------------
 
 
 def leave(node: Node, asker: Asker) -> None:
     node.send(m.AskerLeft(asker.ticket))
-
-
-def test_one_that_leaves_the_line_takes_nothing() -> None:
-    for name in (None, "x"):
-        node = Node("a")
-        held = node.hold()
-        asker = node.ask(id=name, wait=60)
-        leave(node, asker)
-        node.release(held.id)
-        assert node.states() == []
-        assert asker.inbox == []
 
 
 def test_an_unnamed_asker_that_leaves_amid_allocate_frees_when_the_plugin_has_answered() -> None:
@@ -485,15 +422,6 @@ def test_a_named_lease_goes_on_without_its_asker() -> None:
     assert node.ask(id="x").lease.id == "x"
 
 
-def test_an_answer_that_cannot_be_delivered_releases_unless_there_was_an_id() -> None:
-    node = Node("a", "b")
-    for name, states in ((None, []), ("x", ["held"])):
-        asker = node.ask(id=name)
-        node.run()
-        leave(node, asker)
-        assert node.states() == states
-
-
 # --- several askers ---------------------------------------------------------------------------------------------------
 
 
@@ -513,48 +441,6 @@ def test_each_who_waits_for_the_same_lease_has_a_deadline_of_its_own() -> None:
     assert later.inbox == []
 
 
-def test_a_later_asker_may_wait_longer_than_the_first() -> None:
-    node = Node("a")
-    node.hold(id="holder")
-    short, long = node.ask(id="x", wait=5), node.ask(id="x", wait=60)
-    node.wait(5)
-    assert short.why[0] == "timeout"
-    node.wait(54)
-    assert long.inbox == []
-    node.wait(1)
-    assert long.why[0] == "timeout"
-    assert node.states() == ["held"]
-
-
-def test_the_wait_of_one_that_has_left_does_not_count() -> None:
-    node = Node("a")
-    node.hold(id="holder")
-    askers = node.ask(id="x", wait=60), node.ask(id="x", wait=5), node.ask(id="x", wait=30)
-    leave(node, askers[0])
-    leave(node, askers[1])
-    node.wait(5)
-    assert askers[2].inbox == []
-    node.wait(25)
-    assert askers[2].why[0] == "timeout"
-    assert node.states() == ["held"]
-
-
-def test_one_that_does_not_wait_is_answered_when_its_lease_is_in_line_again() -> None:
-    """What the plugin was asked to choose from is gone. The one that waits stays in line, in its place."""
-    node = Node()
-    node.offer("a", "b", preferred=True)
-    waits, does_not = node.ask(id="x", wait=60), node.ask(id="x")
-    (call,) = node.calls
-    node.calls.clear()
-    node.offer("a!", "b!", preferred=True)
-    node.send(m.Preferred(call.lease, call.resource))
-    assert does_not.why[0] == "unavailable"
-    assert (waits.inbox, node.states()) == ([], ["queued"])
-    node.offer("a", preferred=True)
-    node.run()
-    assert waits.lease.devices == {GPU: ("a",)}
-
-
 # --- one id -----------------------------------------------------------------------------------------------------------
 
 
@@ -568,12 +454,7 @@ def test_the_same_id_and_request_get_the_same_answer() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "owner", "uid"),
-    [
-        (request((GPU, 2)), CMD, ALICE),
-        (ONE, NoOwner(), ALICE),
-        (ONE, ProcessOwner(INIT), ALICE),
-        (ONE, CMD, ROOT),
-    ],
+    [(request((GPU, 2)), CMD, ALICE), (ONE, NoOwner(), ALICE), (ONE, ProcessOwner(INIT), ALICE), (ONE, CMD, ROOT)],
 )
 def test_the_same_id_with_another_request_is_refused(asked: Request, owner: Owner, uid: int) -> None:
     node = Node("a", "b")
@@ -609,16 +490,6 @@ def test_a_lease_whose_devices_are_unhealthy_is_not_given_again_but_stays() -> N
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_waits_gets_the_devices_when_they_are_free() -> None:
-    node = Node("a")
-    held = node.hold()
-    asker = node.ask(wait=10)
-    assert node.states() == ["held", "queued"]
-    node.release(held.id)
-    node.run()
-    assert asker.lease.devices == {GPU: ("a",)}
-
-
 def test_one_that_waits_for_too_long_is_told_so_and_those_behind_it_go_on() -> None:
     node = Node("a", "b")
     node.hold()
@@ -627,21 +498,6 @@ def test_one_that_waits_for_too_long_is_told_so_and_those_behind_it_go_on() -> N
     assert large.why == ("timeout", TOO_FEW.format(2, 1))
     node.run()
     assert small.lease.devices == {GPU: ("b",)}
-
-
-def test_one_that_does_not_wait_cannot_take_what_others_wait_for() -> None:
-    node = Node("a", "b")
-    node.hold()
-    node.ask(request((GPU, 2)), wait=10)
-    assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
-
-
-def test_one_may_wait_for_a_plugin_that_is_not_there_yet() -> None:
-    node = Node()
-    asker = node.ask(wait=10)
-    node.offer("a")
-    node.run()
-    assert asker.lease.devices == {GPU: ("a",)}
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -655,17 +511,6 @@ def test_the_end_of_the_owner_frees() -> None:
     assert node.states() == []
     assert node.last_writes() == [e.DeleteLease(lease.id)]
     assert node.hold().devices == {GPU: ("a",)}
-
-
-def test_an_owner_that_ends_amid_allocate_frees_when_the_plugin_has_answered() -> None:
-    node = Node("a")
-    asker = node.ask(id="x")
-    node.save()
-    node.send(m.OwnerEnded("x", CMD))
-    assert asker.failure.problem is Problem.UNAVAILABLE
-    assert node.states() == ["pending"]
-    node.send(m.AllocationRefused("x", GPU, "no"))
-    assert node.states() == []
 
 
 def test_only_the_owner_and_root_release() -> None:
@@ -698,13 +543,6 @@ def test_a_release_that_cannot_be_written_is_answered_since_it_is_tried_again() 
     answer = node.ask_release("x")
     node.save("the disk is full")
     assert answer == [m.Released(("x",), unwritten="the disk is full")]
-
-
-def test_a_release_of_what_is_not_written_is_answered_at_once() -> None:
-    node = Node("a")
-    node.hold(id="x")
-    node.ask(id="y", wait=10.0)
-    assert node.ask_release("y") == [m.Released(("y",))]
 
 
 def test_a_time_begins_when_the_lease_is_held_and_again_with_each_renewal() -> None:
@@ -825,50 +663,6 @@ def test_after_the_end_of_a_container_another_may_bind_it_for_some_time() -> Non
     assert node.states() == []
 
 
-def test_a_binding_that_cannot_be_written_fails_and_leaves_the_lease_unbound() -> None:
-    node = Node("a")
-    contained(node)
-    node.wait(50)
-    inbox = node.bind("x")
-    node.save("disk full")
-    assert inbox == [Failure(Problem.STORAGE, "the lease cannot be written: disk full")]
-    inbox = node.bind("x", OTHER_INIT)
-    node.save()
-    assert isinstance(inbox[0], Lease)
-
-
-def test_a_binding_that_cannot_be_written_gives_no_more_time_to_bind() -> None:
-    """Seeds 40484, 41044 and 45084 of 40 events: another 60 s began."""
-    node = Node("a")
-    contained(node)
-    node.wait(50)
-    node.bind("x")
-    node.wait(5)
-    node.save("disk full")
-    node.wait(4)
-    assert node.states() == ["held"]
-    node.wait(1)
-    assert node.states() == []
-
-
-def test_a_binding_that_cannot_be_written_gives_no_more_time_for_a_container_to_come_back() -> None:
-    """Its grace began anew, since the end of the first container was heard of again."""
-    node = Node("a")
-    contained(node)
-    node.bind("x")
-    node.save()
-    node.send(m.OwnerEnded("x", ContainerOwner(INIT)))
-    node.wait(GRACE - 2)
-    node.bind("x", OTHER_INIT)
-    node.effects.clear()
-    node.save("disk full")
-    assert not [effect for effect in node.effects if isinstance(effect, e.WatchOwner)]
-    node.wait(1)
-    assert node.states() == ["held"]
-    node.wait(1)
-    assert node.states() == []
-
-
 def test_of_two_bindings_to_one_container_one_that_is_written_is_enough() -> None:
     """The failure of the first one left the lease unbound, though the second one was answered yes."""
     node = Node("a")
@@ -880,19 +674,6 @@ def test_of_two_bindings_to_one_container_one_that_is_written_is_enough() -> Non
     assert isinstance(second[0], Lease)
     node.wait(1000)
     assert node.states() == ["held"]
-
-
-def test_of_two_bindings_that_cannot_be_written_none_counts() -> None:
-    node = Node("a")
-    contained(node)
-    node.wait(50)
-    node.bind("x")
-    node.bind("x")
-    node.save("disk full")
-    node.wait(9)
-    assert node.states() == ["held"]
-    node.wait(1)
-    assert node.states() == []
 
 
 def test_only_its_user_and_root_bind_a_lease() -> None:
@@ -936,43 +717,6 @@ def test_after_a_restart_a_connection_comes_back_with_its_token() -> None:
     assert after.states() == []
 
 
-# --- the disk ---------------------------------------------------------------------------------------------------------
-
-
-def test_on_a_full_disk_an_allocation_fails_and_holds_nothing() -> None:
-    node = Node("a")
-    asker = node.ask(id="x")
-    node.save("disk full")
-    assert asker.why == ("storage", "the lease cannot be written: disk full")
-    assert node.calls == []
-    assert node.hold().devices == {GPU: ("a",)}
-
-
-def test_a_held_that_is_written_too_late_is_undone() -> None:
-    """It is unknown whether it is written, so it is deleted after that; writes are made in order."""
-    node = Node("a")
-    asker = node.ask(id="x")
-    node.save()
-    node.allocated()
-    (write,) = node.disk
-    node.disk.clear()
-    node.send(m.Saved(write.number, "no answer within 5 s", unknown=True))
-    assert asker.failure.problem is Problem.STORAGE
-    assert node.last_writes() == [e.DeleteLease("x")]
-    node.send(m.Saved(write.number))
-    assert node.states() == []
-
-
-def test_a_release_frees_at_once_and_its_write_is_tried_until_it_succeeds() -> None:
-    node = Node("a")
-    node.hold(id="x")
-    node.ask_release("x")
-    write = node.disk[0]
-    assert (write.changes, write.awaited) == ((e.DeleteLease("x"),), False)
-    assert node.ask().inbox == []
-    assert node.states() == ["pending"]
-
-
 # --- starts -----------------------------------------------------------------------------------------------------------
 
 
@@ -1005,17 +749,6 @@ def test_after_a_restart_a_held_lease_is_there_and_its_owner_is_watched() -> Non
     assert node.hold().devices == {GPU: ("b",)}
     node.send(m.OwnerEnded("x", CMD))
     assert node.hold().devices == {GPU: ("a",)}
-
-
-def test_after_a_restart_files_are_written_again_and_a_container_has_time_to_bind() -> None:
-    lease = contained(Node("a"))
-    node = restarted(lease)
-    assert node.files == [e.WriteFile(lease)]
-    node.run()
-    node.wait(59)
-    assert node.states() == ["held"]
-    node.wait(1)
-    assert node.states() == []
 
 
 def test_a_file_that_cannot_be_written_again_is_a_warning() -> None:
@@ -1289,15 +1022,6 @@ def test_after_a_restart_only_leased_ids_are_known(listed: tuple[str, ...], is_s
     node.wait(10.0)
     assert reason(node, kept[0]) == (MISSING if is_stopped else RENAMED)
     assert stopped(node.effects) == (["kept"] if is_stopped else [])
-
-
-def test_a_device_of_a_lease_that_has_ended_is_not_missing() -> None:
-    node = Node("GPU-0", "GPU-1")
-    lease = node.hold(STOPPED)
-    node.offer("GPU-1")
-    node.release(lease.id)
-    node.wait(60.0)
-    assert stopped(node.effects) == []
 
 
 def test_a_lease_with_a_missing_device_is_not_given_again() -> None:

@@ -12,18 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.leases.cdi import CdiError, Hook, HostNode, document, name_of
-from plugind.protocol.leases.values import (
-    Answer,
-    ContainerOwner,
-    Lease,
-    LeaseState,
-    Mount,
-    Node,
-    Request,
-    Wanted,
-)
+from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, Mount, Node, Request, Wanted
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.cdi_schema import check_document
 
@@ -176,11 +166,6 @@ def test_a_name_is_a_letter_and_127_bits() -> None:
     names = {name_of(bits) for bits in (0, 1, (1 << 127) - 1, 1 << 126)}
     assert len(names) == 4
     assert all(re.fullmatch("l[0-7][0-9a-f]{31}", name) for name in names)
-
-
-def test_a_lease_without_a_cdi_name_has_no_document() -> None:
-    with pytest.raises(IllegalStepError, match="job-7"):
-        document(lease(cdi_name=None), as_named, HOOK)
 
 
 _PATHS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1).map("/{}".format)

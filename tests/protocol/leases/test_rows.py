@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.leases.rows import COLUMNS, RowError, device_rows_of, lease_of, row_of
+from plugind.protocol.leases.rows import RowError, device_rows_of, lease_of, row_of
 from plugind.protocol.leases.values import (
     ContainerOwner,
     Lease,
@@ -44,15 +44,6 @@ LEASE = Lease(
 def test_a_lease_that_is_written_is_read_again(lease: Lease) -> None:
     """All of it: owner, request, answer, warnings, and the devices in their order."""
     assert lease_of(row_of(lease, BOOT), device_rows_of(lease)) == lease
-
-
-def test_the_columns_are_those_of_the_table() -> None:
-    row = row_of(LEASE, BOOT)
-    assert (row.pid, row.start_ticks, row.boot_id, row.owner_kind) == (991, 4711, BOOT, "process")
-    assert json.loads(row.request)["resources"] == {GPU: 2}
-    assert json.loads(row.label) == {"job": "7"}
-    assert device_rows_of(LEASE) == ((GPU, "GPU-1"), (GPU, "GPU-0"))
-    assert COLUMNS[0] == "id"
 
 
 @pytest.mark.parametrize("owner", [NoOwner(), TimeOwner(60.0, 10**18), ContainerOwner()])

@@ -34,14 +34,6 @@ def number(of: Stock, asked: Request, reserved: Reserved = NONE) -> int:
 ONE = request((GPU, 1))
 
 
-def test_healthy_devices_that_nobody_has_are_available() -> None:
-    of = stock("a", "b", "c!", "d", taken="b c")
-    assert number(of, ONE) == 2
-    assert set(of.free((GPU, None))) == {"a", "d"}
-    of.give_back(GPU, ["b", "c"])
-    assert number(of, ONE) == 3
-
-
 def test_a_device_is_not_taken_twice() -> None:
     of = stock("a", "b", taken="a")
     with pytest.raises(ValueError, match=r"a of vendor\.com/gpu is already taken by the lease other"):
@@ -122,11 +114,6 @@ def test_two_pools_with_a_device_in_common_are_refused() -> None:
     Stock((POOL, Pool("other", GPU, frozenset("c")), Pool("big", NIC)))
 
 
-def test_a_pool_admits_its_users_and_root() -> None:
-    assert [uid for uid in (0, 1000, 1001) if POOL.admits(uid)] == [0, 1000]
-    assert Pool("all", GPU).admits(1001)
-
-
 TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: {}, Available: {}"
 
 
@@ -173,16 +160,6 @@ def test_what_is_free_in_other_pools_is_said_to_those_who_may_take_it() -> None:
     assert shortage(of, waited, three, 7) == few
 
 
-def test_of_many_pools_with_free_devices_only_some_are_named() -> None:
-    ids = [f"g{number}" for number in range(9)]
-    of = stock(*ids, pools=tuple(Pool(f"p{device_id}", GPU, frozenset((device_id,))) for device_id in ids))
-    found = shortage(of, NONE, ONE, 7)
-    assert found == (
-        TOO_FEW.format(1, 0)
-        + "; more are free, 1 in the pool pg0, 1 in the pool pg1, 1 in the pool pg2: ask with --pool"
-    )
-
-
 def test_a_plugin_that_is_not_there_is_named_with_the_reason() -> None:
     of = Stock()
     of.offer(offer([], key=None, reason="no device plugin has registered since the restart"))
@@ -207,13 +184,6 @@ def test_free_devices_that_are_kept_back_for_missing_ones_are_explained(named: s
     )
     assert fits(of, NONE, request((GPU, 3), ignore_missing=True))
     assert shortage(of, NONE, request((GPU, 4), ignore_missing=True), 7) == TOO_FEW.format(4, 3)
-
-
-def test_of_many_missing_devices_only_some_are_named() -> None:
-    ids = [f"a{at}" for at in range(12)]
-    of = stock(*ids, taken=" ".join(ids[2:]))
-    of.offer(offer(ids[:2]))
-    assert ": a2, a3, a4, a5, a6, a7, a8, a9 and 2 more; as many" in shortage(of, NONE, ONE, 7)
 
 
 def test_devices_of_a_lease_that_are_unhealthy_since() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from plugind.protocol.plugins.health import MAX_FACT_BYTES, MAX_REASON, Health, HealthReports, Report, bounded
+from plugind.protocol.plugins.health import MAX_FACT_BYTES, Health, HealthReports, Report, bounded
 
 NOTHING = Report()
 HEALTHY, UNHEALTHY = Report(Health.HEALTHY), Report(Health.UNHEALTHY, "no disk")
@@ -47,11 +47,6 @@ def test_at_most_16_kib_of_facts_are_kept(letter: str) -> None:
     assert bounded(Health.HEALTHY, "", {"k": text}, NOTHING).facts == (("k", text),)
     assert bounded(Health.HEALTHY, "", {"k": text + letter}, NOTHING).facts == ()
     assert bounded(Health.HEALTHY, "", {"k": text, "l": letter}, NOTHING).facts == (("k", text),)
-
-
-def test_a_long_reason_is_cut() -> None:
-    """Fault 94."""
-    assert bounded(Health.UNHEALTHY, "x" * 2000, None, NOTHING).reason == "x" * MAX_REASON
 
 
 def test_what_is_no_text_is_an_error_of_the_handler() -> None:

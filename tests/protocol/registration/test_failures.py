@@ -54,10 +54,6 @@ def test_a_cause_says_how_the_last_try_ended() -> None:
     assert str(cause_after(TOO_OLD, NOBODY)) == "plugin validation failed: too old (now: nobody listens)"
 
 
-def test_a_failure_without_few_words_is_its_own_cause() -> None:
-    assert cause_after(None, StepFailedError("no answer in 240 s")) == Cause("no answer in 240 s")
-
-
 def test_a_plugin_that_is_refused_before_register_is_told_so_in_the_words_of_the_reference() -> None:
     """Behaviour 30."""
     notified = refusal_before_register(PluginRefusedError("version 0.1 is too old", cause="too old"))

@@ -91,9 +91,7 @@ def test_only_a_handler_of_its_type_ends_the_wait_of_an_orphan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "trigger"),
-    [(name, trigger) for name, trigger, cell in CELLS if cell == "next"],
-    ids=lambda word: word,
+    ("name", "trigger"), [(name, trigger) for name, trigger, cell in CELLS if cell == "next"], ids=lambda word: word
 )
 def test_a_second_event_in_a_step_of_the_backoff_brings_nothing_forward(name: str, trigger: str) -> None:
     """Fault 49: what is parked waits for its backoff from then on."""

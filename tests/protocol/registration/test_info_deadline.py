@@ -31,11 +31,6 @@ def test_looks_become_rarer_until_the_time_of_the_dial_is_over() -> None:
     assert info_deadline.why_over() == "its process listens, and has not read anything in 10 s"
 
 
-def test_the_words_are_the_same_however_long_the_dial_took() -> None:
-    """Each attempt would have a line in the log otherwise."""
-    assert InfoDeadline(DIALED + 0.4, ASKED, Timeouts()).why_over() == deadline().why_over()
-
-
 @pytest.mark.parametrize(
     ("read", "expected"),
     [

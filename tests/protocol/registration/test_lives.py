@@ -52,12 +52,6 @@ def test_a_longer_life_or_a_retry_ends_the_row() -> None:
     assert len(made) == 0
 
 
-def test_with_a_stable_time_of_zero_no_life_is_short() -> None:
-    made = lives(stable_after=0.0)
-    made.ended(A, Life(1.0), 1.0)
-    assert made.hold(A, 1.0) is None
-
-
 def test_a_series_ages() -> None:
     """Fault 49: a plugin that crashed ten minutes ago, beside the longest delay, begins anew."""
     made, old = lives(), REMEMBERED + Backoff().cap

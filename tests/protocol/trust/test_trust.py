@@ -52,12 +52,6 @@ def test_the_overflow_uid_is_never_trusted_where_not_all_users_are_mapped(own: i
     assert reason.endswith("map all uids there, or run the plugin as a user that is mapped")
 
 
-def test_nobody_is_a_user_like_others_where_all_users_are_mapped() -> None:
-    """Fault 40."""
-    assert trusted(Trust((65534,)), 65534) == [65534]
-    assert trusted(Trust(), 65534) == []
-
-
 def test_only_root_and_the_user_of_the_daemon_are_privileged() -> None:
     """Fault 80."""
     assert [uid for uid in (None, 0, 1, 77, 500, 501) if USERS.is_privileged(uid)] == [0, 500]

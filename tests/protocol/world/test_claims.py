@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,16 +71,6 @@ def test_versions_above_1_x_do_not_make_a_csi_driver_active(plugin_type: str, hi
     assert active(name) == {highest}
 
 
-def test_any_version_ranks_above_none() -> None:
-    """Behaviour 37: 0.0 is a version, and 1 is none."""
-    name = Name()
-    for path, version in ((A, "0.0"), (B, "1")):
-        name.register(claim_with(path, "T", (version,)))
-        name.change_roles(InstancePolicy.HIGHEST_VERSION)
-
-    assert set(name.standby) == {B}
-
-
 def looked_at(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
     """Return the active paths, found out by looking at all that is registered."""
     if policy is InstancePolicy.ALL or not registered:
@@ -141,30 +130,6 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
     assert not name.standby
 
 
-def test_an_instance_that_can_be_used_is_preferred_and_one_that_cannot_comes_last() -> None:
-    """An instance of which nothing is reported comes between them. Among equals, the newest is active."""
-    name, claims = Name(), {path: claim_with(path, "T", ("1.0",)) for path in (A, B, "/r/c")}
-    policy = InstancePolicy.NEWEST
-    for each in claims.values():
-        name.register(each)
-        name.change_roles(policy)
-    assert active(name) == {"/r/c"}
-    for path, usable, expected in (
-        ("/r/c", False, B),
-        (A, True, A),
-        (B, True, B),
-        (B, False, A),
-        (A, False, "/r/c"),
-        (A, True, A),
-        ("/r/c", True, "/r/c"),
-    ):
-        reported = claims[path]
-        reported.rank = rank_if(reported.rank, usable=usable)
-        name.rank_anew(reported)
-        name.change_roles(policy)
-        assert active(name) == {expected}, (path, usable)
-
-
 def test_what_is_reported_counts_more_than_a_version_and_less_than_a_privilege() -> None:
     info = PluginInfo("CSIPlugin", "x", A, ("1.5.0",))
     policy = InstancePolicy.HIGHEST_VERSION
@@ -172,21 +137,6 @@ def test_what_is_reported_counts_more_than_a_version_and_less_than_a_privilege()
     low = rank_of(PluginInfo("CSIPlugin", "x", B, ("1.0.0",)), policy, privileged=False)
     assert rank_if(low, usable=True) > high > low > rank_if(high, usable=False)
     assert rank_if(rank_of(info, policy, privileged=True), usable=False) > rank_if(high, usable=True)
-
-
-def test_a_name_with_one_registered_plugin_has_one_table_whatever_came_before() -> None:
-    """There may be ten thousand names, and an empty table takes 64 to 184 bytes."""
-    name, first, second = Name(), claim(A, ClaimPhase.ADMITTED), claim(B, ClaimPhase.ADMITTED)
-    for one in (first, second):
-        name.admit(one)
-        name.register(one)
-        name.change_roles(InstancePolicy.NEWEST)
-    assert set(name.standby) == {A}
-    name.leave(A)
-    assert set(name.busy) == {A}
-    name.release(first)
-    tables = [field for field in attrs.fields_dict(Name) if isinstance(getattr(name, field), dict)]
-    assert (tables, dict(name.busy), dict(name.standby)) == (["registered"], {}, {})
 
 
 def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plugin_is_busy() -> None:

@@ -137,11 +137,3 @@ def test_the_socket_of_another_user_is_for_the_privileged_plugin_that_names_it()
             assert found(owners, RED, "/reg/ann", file(1), uid=0) is None
             news = owners.add(root, file(1))
         assert news == [PluginDisplaced("/reg/ann", 1, belongs_to("/reg/ann", root))]
-
-
-def test_the_reason_names_the_owner_and_its_user() -> None:
-    """Fault 79."""
-    assert belongs_to("/e", plugin("red", "/reg/a", "/e")) == (
-        "the endpoint '/e' belongs to CSIPlugin 'red' of user 1001, by the socket /reg/a: give this plugin an endpoint"
-        " of its own"
-    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from plugind.protocol.messages.status import Holder, NamePassed
-from plugind.protocol.plugins.info import PluginInfo
+from plugind.protocol.messages.status import Holder
 from plugind.protocol.world.kept_names import MOST_FORMER, FormerHolders
 
 
@@ -16,9 +15,3 @@ def test_the_last_holder_of_a_name_is_remembered_for_a_limited_number_of_names()
     assert len(former) == MOST_FORMER
     assert former.get(("Colour", "0")) is None
     assert former.get(("Colour", "1")) == Holder(MOST_FORMER, "/reg/b")
-
-
-def test_the_remark_names_both_users() -> None:
-    """Fault 80."""
-    passed = NamePassed("/reg/b", 2, PluginInfo("Colour", "red", "/e", (), 0), Holder(1001, "/reg/a"))
-    assert passed.reason == "the name passed from user 1001, by the socket /reg/a, to user 0"

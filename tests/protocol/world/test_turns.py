@@ -144,19 +144,6 @@ def test_nobody_is_told_of_a_name_that_takes_no_plugin_more() -> None:
     assert rig.woken(vanished(2, A), ClaimReleased(A, 2)) == [B]
 
 
-def test_one_of_thousands_is_told() -> None:
-    """Fault 48."""
-    rig = in_line()
-    for number in range(5, 3000):
-        path = f"/reg/{number}.sock"
-        rig.take(
-            appeared(number, path),
-            Claimed(path, number, INFO),
-            ClaimReleased(path, number),
-        )
-    assert rig.woken(*LEAVES) == [A]
-
-
 SOMEBODY = 1001
 U, V, P, Q = "/reg/u.sock", "/reg/v.sock", "/reg/p.sock", "/reg/q.sock"
 #: Sockets and their users; those of root and of plugind's own user are privileged.
@@ -222,21 +209,6 @@ def test_a_plugin_that_comes_back_as_another_user_stands_in_the_other_line() -> 
     rig.take(attrs.evolve(claim_of(P), info=attrs.evolve(INFO, uid=SOMEBODY)))
     rig.take(attrs.evolve(claim_of(U), info=attrs.evolve(INFO, uid=0)))
     assert rig.woken(*ended(HOLDER)) == [U]
-
-
-def test_thousands_of_others_in_line_are_not_looked_at() -> None:
-    """Fault 48: a turn costs as much as in a line of one; a search for each one would take minutes."""
-    line = NameLine()
-    for number in range(20_000):
-        line.add(f"u{number}", 1001, privileged=False)
-        line.add(f"p{number}", 0, privileged=True)
-    line.releases += 1
-    woken = [line.give_turn(line.first()) for _ in range(40_000)]
-    assert woken == [f"{who}{number}" for who in "pu" for number in range(20_000)]
-    assert line.give_turn(line.first()) is None
-    for path in woken:
-        line.remove(path or "")
-    assert len(line) == 0
 
 
 def test_thousands_of_another_user_in_line_are_not_looked_at_while_the_name_is_kept() -> None:

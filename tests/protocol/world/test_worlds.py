@@ -207,13 +207,6 @@ def test_a_replaced_socket_is_registered_with_the_new_generation() -> None:
     assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
 
 
-def test_a_socket_that_comes_back_while_its_actor_leaves_is_sent_to_that_actor() -> None:
-    """Behaviour 20: one actor for each path."""
-    world = given(*registered(), SocketVanished(A, 1))
-
-    assert take(world, appeared(2)) == [Send(A, appeared(2))]
-
-
 def test_a_socket_that_comes_back_when_its_actor_ends_gets_another_actor() -> None:
     world = given(*registered(), SocketVanished(A, 1), appeared(2), ClaimReleased(A, 1))
 
@@ -249,12 +242,6 @@ def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
     assert take(world, ClaimReleased(A, 1)) == [admitted(claimed(B, 2))]
 
 
-def test_a_failed_validation_makes_room_for_the_next_plugin_of_that_name() -> None:
-    world = given(appeared(1, A), appeared(2, B), claimed(A, 1), claimed(B, 2))
-
-    assert take(world, ClaimReleased(A, 1)) == [admitted(claimed(B, 2))]
-
-
 ELSEWHERE = attrs.evolve(INFO, endpoint="/reg/.elsewhere.sock")
 
 
@@ -285,13 +272,6 @@ def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() ->
     world = given(*registered(A, 1), appeared(2, B), appeared(3, C), SocketVanished(A, 1), claimed(B, 2), claimed(C, 3))
 
     assert take(world, ClaimReleased(B, 2), ClaimReleased(A, 1)) == [admitted(claimed(C, 3))]
-
-
-def test_a_superseded_claim_is_not_answered() -> None:
-    world = given(appeared(1, A), appeared(2, A))
-
-    assert take(world, claimed(A, 1)) == []
-    assert take(world, claimed(A, 2)) == [admitted(claimed(A, 2))]
 
 
 @pytest.mark.parametrize("policy", list(InstancePolicy))
@@ -360,21 +340,6 @@ def test_a_name_has_a_limit_of_instances_and_one_more_waits_until_one_goes(polic
     assert take(world, claimed(C, 3)) == [admitted(claimed(C, 3))]
 
 
-def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
-    """Behaviour 37, fault 78: a CSI driver with a lower version than the one that was removed."""
-    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), ClaimReleased(B, 2))
-
-    assert take(world, SocketVanished(A, 1), ClaimReleased(A, 1))[1:] == [Send(B, NameFreed())]
-
-
-def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name() -> None:
-    """Behaviour 37."""
-    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
-
-    assert take(world, claimed(B, 2, OTHER)) == [admitted(claimed(B, 2, OTHER))]
-    assert take(world, SocketVanished(A, 1), ClaimReleased(A, 1)) == [Send(A, SocketVanished(A, 1))]
-
-
 def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
     """The world is level-triggered: the socket is still there, so another actor registers it again."""
     world = given(*registered(A, 1), policy=InstancePolicy.REJECT)
@@ -421,11 +386,7 @@ def test_a_removed_handler_is_withdrawn_from_its_plugins_and_retires_after_the_l
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2))
 
     withdrawn = HandlerWithdrawn("T")
-    assert take(world, HandlerRemoved("T")) == [
-        Show(HandlersChanged(())),
-        Send(A, withdrawn),
-        Send(B, withdrawn),
-    ]
+    assert take(world, HandlerRemoved("T")) == [Show(HandlersChanged(())), Send(A, withdrawn), Send(B, withdrawn)]
     assert world.actual() == {}
     assert take(world, ClaimReleased(A, 1)) == []
     assert take(world, ClaimReleased(B, 2)) == [HandlerRetired("T", HANDLER)]

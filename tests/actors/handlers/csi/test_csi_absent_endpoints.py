@@ -59,9 +59,7 @@ async def test_a_driver_that_is_there_is_not_held_up_by_those_of_its_name_that_a
         driver(node, "good")
         good = registrar(node, "good")
         await trio.sleep(1)
-        assert node.timeline("good-reg.sock") == [
-            *at(10.1, "registered"),
-        ]
+        assert node.timeline("good-reg.sock") == [*at(10.1, "registered")]
         assert notified(good) == [(10.1, "")]
         for of, plugin in zip(absent, gone, strict=True):
             assert {error for time, error in notified(plugin) if time <= 10.1} == {given_way(of, problem)}
@@ -79,30 +77,8 @@ async def test_a_driver_that_waits_for_its_endpoint_is_tried_for_as_long_as_no_o
             *at(0.2, "registering"),
             *at(20.1, "notifying", "leaving", "waiting"),
         ]
-        assert node.timeline("second-reg.sock") == [
-            *at(20.25, "registering"),
-        ]
+        assert node.timeline("second-reg.sock") == [*at(20.25, "registering")]
         assert (notified(first), notified(second)) == ([(20.1, given_way("first"))], [])
-
-
-async def test_two_registrars_of_one_endpoint_wait_for_it_one_after_the_other(autojump_clock: MockClock) -> None:
-    """Nothing is gained if the first one gives way: the driver comes for both."""
-    async with SimulatedNode(DEFAULT_CONFIG) as node:
-        plugins = [registrar(node, "csi", socket="0-reg.sock")]
-        await trio.sleep(10)
-        plugins.append(registrar(node, "csi", socket="1-reg.sock"))
-        await trio.sleep(10.05)
-        driver(node, "csi")
-        await trio.sleep(1)
-        assert node.timeline("0-reg.sock") == [
-            *at(0.2, "registering"),
-            *at(20.1, "notifying", "registered"),
-        ]
-        assert node.timeline("1-reg.sock") == [
-            *at(10.2, "validating"),
-            *at(20.1, "registering", "notifying", "registered"),
-        ]
-        assert [notified(plugin) for plugin in plugins] == [[(20.1, "")]] * 2
 
 
 async def test_a_registered_driver_is_back_at_once_while_another_of_its_name_waits_for_its_endpoint(

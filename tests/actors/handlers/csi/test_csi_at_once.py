@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import attrs
-import hpack
 import pytest
 import trio
 from google.protobuf.message import Message
@@ -23,9 +22,9 @@ from plugind.protocol.messages.consumers import CallEnded
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.wire.errors import ErrorCode
-from plugind.protocol.wire.frames import DATA, HEADERS, RST_STREAM, SETTINGS, frame
+from plugind.protocol.wire.frames import HEADERS, RST_STREAM, SETTINGS, frame
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS
-from plugind.tests.wire.hostile import HELLO, answer, fields, goaway, trailers
+from plugind.tests.wire.hostile import HELLO, answer, fields, trailers
 
 NAME = "csi.example.com"
 PLUGIN = Plugin("CSIPlugin", NAME, "/plugins/a.sock", ("1.0.0",), "/plugins/a.sock", 1)
@@ -50,10 +49,7 @@ def answers(*numbers: int) -> bytes:
 def fails(number: int, status: int = 14, text: str = "starting") -> bytes:
     """Return the answer of a call that fails."""
     block = fields(
-        (":status", "200"),
-        ("content-type", "application/grpc"),
-        ("grpc-status", str(status)),
-        ("grpc-message", text),
+        (":status", "200"), ("content-type", "application/grpc"), ("grpc-status", str(status)), ("grpc-message", text)
     )
     return trailers(STREAMS[number], block)
 
@@ -162,30 +158,6 @@ async def play(*script: tuple[float, bytes], is_read: bool = False) -> Asked:
 reading = pytest.mark.parametrize("is_read", [False, True], ids=["alone", "read by another task"])
 
 
-async def test_all_requests_are_one_send(autojump_clock: MockClock) -> None:
-    """Each says that it has the time of all together: a driver may answer one call at a time."""
-    async with asked() as conversation:
-        await trio.testing.wait_all_tasks_blocked()
-        sent = conversation.frames
-    assert [(kind, stream) for kind, stream, _ in sent][2:] == [
-        pair for stream in STREAMS for pair in ((HEADERS, stream), (DATA, stream))
-    ]
-    heads = [
-        {str(name): str(value) for name, value in hpack.Decoder().decode(payload)}
-        for kind, _, payload in sent
-        if kind == HEADERS
-    ]
-    assert [head[":path"].rpartition("/")[2] for head in heads] == list(METHODS)
-    assert {head["grpc-timeout"] for head in heads} == {"135000m"}
-
-
-@reading
-async def test_all_answers_may_come_in_one_piece(is_read: bool, autojump_clock: MockClock) -> None:
-    conversation = await play((0.0, HELLO + answers(0, 1, 2, 3)), is_read=is_read)
-    assert (conversation.said, conversation.time, conversation.reset) == (SAID, 0.0, [])
-    assert conversation.calls == [(method, "OK", 0.0) for method in METHODS]
-
-
 @reading
 async def test_a_driver_may_answer_one_call_at_a_time_in_any_order(is_read: bool, autojump_clock: MockClock) -> None:
     """Each answer takes nearly as long as it may. It counts how long each call was under way."""
@@ -276,29 +248,6 @@ async def test_a_connection_that_ends_in_between_ends_all_calls_that_are_left(
     ]
 
 
-async def test_a_server_that_goes_away_answers_the_calls_that_it_has_begun(autojump_clock: MockClock) -> None:
-    conversation = await play((0.0, HELLO + goaway(5, 0)), (1.0, answers(0, 1, 2)))
-    assert str(conversation.error).startswith(f'failed to get NodeGetInfo from driver "{NAME}": UNAVAILABLE: ')
-    assert [code for _, code, _ in conversation.calls] == ["OK", "OK", "OK", "UNAVAILABLE"]
-
-
-@reading
-@pytest.mark.parametrize("answered", range(4))
-async def test_calls_on_a_connection_that_we_close_have_failed(
-    answered: int, is_read: bool, autojump_clock: MockClock
-) -> None:
-    async with asked(is_read=is_read) as conversation:
-        await conversation.theirs.send_all(HELLO + answers(*range(answered)))
-        await trio.sleep(1)
-        conversation.channel.close()
-        await trio.sleep(0.01)
-    failed = METHODS[0] if answered == 0 else METHODS[3]
-    assert str(conversation.error) == (
-        f'failed to get {failed} from driver "{NAME}": UNAVAILABLE: the connection to the endpoint was closed'
-    )
-    assert [code for _, code, _ in conversation.calls] == ["OK"] * answered + ["UNAVAILABLE"] * (4 - answered)
-
-
 @reading
 @pytest.mark.parametrize("answered", range(4))
 async def test_calls_that_are_cancelled_in_between_are_reset_and_counted(
@@ -332,60 +281,3 @@ async def test_a_driver_that_takes_one_call_at_a_time_is_asked_the_others_in_tur
         await trio.sleep(0.01)
     assert (conversation.said, conversation.error, conversation.reset, conversation.time) == (SAID, None, [], 16.0)
     assert conversation.calls == [(method, "OK", 4.0) for method in METHODS]
-
-
-async def test_a_refused_call_that_is_refused_again_has_failed(autojump_clock: MockClock) -> None:
-    async with asked() as conversation:
-        await conversation.theirs.send_all(HELLO + answers(0, 1, 2) + resets(7, ErrorCode.REFUSED_STREAM))
-        await trio.sleep(1)
-        assert conversation.begun[-1] == 9
-        await conversation.theirs.send_all(resets(9, ErrorCode.REFUSED_STREAM))
-        await trio.sleep(0.01)
-    error = "UNAVAILABLE: the peer reset the call (REFUSED_STREAM)"
-    assert str(conversation.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
-    assert conversation.calls[3:] == [("NodeGetInfo", "UNAVAILABLE", 1.0)]
-
-
-async def test_a_call_that_breaks_a_rule_is_not_made_again(autojump_clock: MockClock) -> None:
-    """Only a driver that allows fewer calls can mean by it that there are too many."""
-    conversation = await play((0.0, HELLO + answers(0, 1, 2) + resets(7, ErrorCode.PROTOCOL_ERROR)))
-    error = "INTERNAL: the peer reset the call (PROTOCOL_ERROR)"
-    assert str(conversation.error) == f'failed to get NodeGetInfo from driver "{NAME}": {error}'
-    assert conversation.begun == list(STREAMS)
-
-
-async def test_a_driver_whose_limit_is_known_is_sent_no_more_calls(autojump_clock: MockClock) -> None:
-    """On a connection that was there before, the limit holds from the first call on."""
-    made = memory_connection()
-    channel = Channel(made.client, limits=ENDPOINT_LIMITS)
-    await made.server.send_all(at_most(3))
-    with trio.move_on_after(1):
-        await channel.wait_closed()
-    conversation = Asked(made.server, channel)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(conversation.ask)
-        nursery.start_soon(conversation.hear)
-        await trio.sleep(1)
-        assert conversation.begun == [1, 3, 5]
-        await conversation.theirs.send_all(answers(0, 1, 2))
-        await trio.sleep(1)
-        assert conversation.begun == [1, 3, 5, 7]
-        await conversation.theirs.send_all(answers(3))
-        await trio.sleep(0.01)
-        nursery.cancel_scope.cancel()
-    assert (conversation.said, conversation.error) == (SAID, None)
-    assert conversation.calls == [(method, "OK", 1.0) for method in METHODS]
-
-
-async def test_an_answer_that_is_not_valid_is_told_as_of_a_call_alone(autojump_clock: MockClock) -> None:
-    conversation = await play((0.0, HELLO + answers(0, 1) + answer(5, b"\xff\xff") + answers(3)))
-    assert conversation.said is not None
-    assert isinstance(conversation.said.of_node, NotKnown)
-    assert conversation.said.of_node.text.startswith("INTERNAL: the response is no valid NodeGetCapabilitiesResponse: ")
-    assert [code for _, code, _ in conversation.calls] == ["OK", "OK", "INTERNAL", "OK"]
-
-
-async def test_answers_may_come_byte_by_byte(autojump_clock: MockClock) -> None:
-    sent = HELLO + answers(3, 1, 0, 2)
-    conversation = await play(*((number / 100, sent[number : number + 1]) for number in range(len(sent))))
-    assert (conversation.said, conversation.error) == (SAID, None)

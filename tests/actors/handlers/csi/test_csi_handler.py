@@ -19,11 +19,9 @@ from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.messages.consumers import CallFamily, CallsEnded
 from plugind.protocol.messages.status import StatusMessage
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import PluginStatus
 from plugind.protocol.proto import csi_v1_pb2 as api
-from plugind.protocol.settings.config import Config
-from plugind.protocol.status.view import HISTORY
 from plugind.testing import DEFAULT_CONFIG, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 NAME = "csi.example.com"
 ENDPOINT = "/plugins/csi.sock"
@@ -45,18 +43,12 @@ def beside(node: SimulatedNode, socket: str, endpoint: str = ENDPOINT, version: 
     return node.plug(socket, FakePlugin("CSIPlugin", NAME, (version,), endpoint, serves=()))
 
 
-def status(node: SimulatedNode, socket: str = "a.sock") -> PluginStatus:
-    shown = node.status(socket)
-    assert shown is not None
-    return shown
-
-
 def facts(node: SimulatedNode, socket: str = "a.sock") -> dict[str, str]:
-    return dict(status(node, socket).facts)
+    return dict(shown(node, socket).facts)
 
 
 def health(node: SimulatedNode, socket: str = "a.sock") -> tuple[Health | None, str | None]:
-    return status(node, socket).health, status(node, socket).health_reason
+    return shown(node, socket).health, shown(node, socket).health_reason
 
 
 def refusals(plugin: PluggedIn) -> list[str]:
@@ -122,9 +114,7 @@ def refused(
 
 
 refused(
-    "another name",
-    'the driver at /plugins/a.sock calls itself "other", its registrar "csi.example.com"',
-    name="other",
+    "another name", 'the driver at /plugins/a.sock calls itself "other", its registrar "csi.example.com"', name="other"
 )
 refused(
     "no answer to GetPluginInfo",
@@ -173,22 +163,10 @@ async def test_a_driver_is_refused_with_a_text_that_says_what_is_wrong(
         await trio.sleep(150)
         assert node.state("a.sock") != "registered"
         assert set(refusals(plugin)) == {error}
-        assert status(node).facts == ()
+        assert shown(node).facts == ()
         plugin.crash()
         await trio.sleep(200)
         assert plugin.connections == 0
-
-
-async def test_node_get_info_is_called_once_for_each_attempt(autojump_clock: MockClock) -> None:
-    fake = driver()
-    fake.errors[CSICall.NODE_INFO] = GRPCError(Status.UNAVAILABLE, "starting")
-    async with node_with() as node:
-        plugin = plug(node, fake)
-        await trio.sleep(10)
-        assert fake.called(CSICall.NODE_INFO) == len(refusals(plugin)) > 3
-        del fake.errors[CSICall.NODE_INFO]
-        await trio.sleep(10)
-        assert node.state("a.sock") == "registered"
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -245,28 +223,6 @@ async def test_a_driver_that_does_not_say_what_it_can_do_is_registered_and_asked
         assert (fake.called(CSICall.NODE_CAPABILITIES), fake.called(CSICall.NODE_INFO)) == (asked, 1)
 
 
-async def test_refreshes_do_not_ask_more_often_for_what_a_driver_does_not_say(autojump_clock: MockClock) -> None:
-    """It is asked 30 s later and then after twice as long each time, however short the period of the refreshes."""
-    fake = driver()
-    fake.errors[CSICall.NODE_CAPABILITIES] = GRPCError(Status.UNAVAILABLE, "starting")
-    async with node_with(CSIConfig(refresh=10)) as node:
-        plug(node, fake)
-        await trio.sleep(100)
-        assert fake.called(CSICall.NODE_INFO) >= 8
-        assert fake.called(CSICall.NODE_CAPABILITIES) == 3
-
-
-async def test_numbers_that_are_not_valid_are_left_out_or_cut_with_a_warning(autojump_clock: MockClock) -> None:
-    """TestInstallCSIDriver: above int32 cut."""
-    fake = FakeCSIDriver(NAME, node_id="n" * 300, max_volumes=-1)
-    async with registered(fake) as (node, _):
-        assert "max-volumes" not in facts(node)
-        assert status(node).warnings == (
-            "the node id of the driver has 300 bytes, and the CSI specification allows 256",
-            "max_volumes_per_node is -1, which is not valid: it is left out",
-        )
-
-
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
@@ -297,12 +253,6 @@ async def test_each_call_that_asks_for_facts_is_counted(autojump_clock: MockCloc
     ]
 
 
-async def test_a_call_that_is_cancelled_is_counted_too(autojump_clock: MockClock) -> None:
-    fake = driver()
-    fake.hangs.add(CSICall.NODE_INFO)
-    assert (await codes(fake, 7))[-1] == ("NodeGetInfo", "CANCELLED", 7.0)
-
-
 # --- drivers that come late, or never answer --------------------------------------------------------------------------
 
 
@@ -317,33 +267,6 @@ async def test_a_driver_that_starts_20_seconds_after_its_registrar_is_registered
         assert (node.state("a-reg.sock"), refusals(registrar)) == ("registered", [])
 
 
-async def test_a_driver_that_does_not_come_is_told_so(autojump_clock: MockClock) -> None:
-    async with node_with() as node:
-        registrar = beside(node, "a-reg.sock")
-        await trio.sleep(30.1)
-    assert refusals(registrar) == [
-        'failed to connect to driver "csi.example.com": no connection to the endpoint /plugins/csi.sock: '
-        "No such file or directory (tried for 30 s)"
-    ]
-
-
-async def test_a_register_whose_socket_went_is_cancelled_and_the_restarted_driver_registers_at_once(
-    autojump_clock: MockClock,
-) -> None:
-    """A NodeGetInfo that hangs for two minutes must not keep the same driver waiting when it is started again."""
-    hung = driver()
-    hung.hangs.add(CSICall.NODE_INFO)
-    async with node_with() as node:
-        plugin = plug(node, hung)
-        await trio.sleep(15)
-        assert (node.state("a.sock"), hung.under_way) == ("registering", 1)
-        assert isinstance(plugin.plugin, FakePlugin)
-        plugin.plugin.serves = [driver()]
-        plugin.restart()
-        await trio.sleep(1)
-        assert (node.state("a.sock"), hung.under_way) == ("registered", 0)
-
-
 async def test_the_older_driver_stays_until_the_newer_one_has_answered(autojump_clock: MockClock) -> None:
     """The kubelet overwrites it first. TestDriversStore: an entry is replaced by one of its name."""
     older, newer = driver(), driver()
@@ -353,33 +276,19 @@ async def test_the_older_driver_stays_until_the_newer_one_has_answered(autojump_
         await node.settled()
         second = node.plug("b.sock", FakePlugin("CSIPlugin", NAME, ("1.1.0",), serves=[newer]))
         await trio.sleep(60)
-        assert [(node.state(name), status(node, name).active) for name in ("a.sock", "b.sock")] == [
+        assert [(node.state(name), shown(node, name).active) for name in ("a.sock", "b.sock")] == [
             ("registered", True),
             ("registering", None),
         ]
         await trio.sleep(70)
         assert refusals(second)[0].endswith("no answer within 120 s")
-        assert status(node).active is True
+        assert shown(node).active is True
         newer.hangs.clear()
         await trio.sleep(130)
-        assert [(node.state(name), status(node, name).active) for name in ("a.sock", "b.sock")] == [
+        assert [(node.state(name), shown(node, name).active) for name in ("a.sock", "b.sock")] == [
             ("registered", False),
             ("registered", True),
         ]
-
-
-async def test_the_end_of_one_instance_leaves_the_other(autojump_clock: MockClock) -> None:
-    """TestDriversStore: Delete; the kubelet deletes by name, and so the newer driver as well. TestUninstallCSIDriver:
-    others stay."""
-    async with node_with() as node:
-        first = plug(node, driver())
-        await node.settled()
-        node.plug("b.sock", FakePlugin("CSIPlugin", NAME, ("1.1.0",), serves=[driver()]))
-        await node.settled()
-        first.stop()
-        await trio.sleep(60)
-        assert (node.state("b.sock"), status(node, "b.sock").active) == ("registered", True)
-        assert facts(node, "b.sock")["node-id"] == "node-7"
 
 
 # --- topology ---------------------------------------------------------------------------------------------------------
@@ -387,7 +296,8 @@ async def test_the_end_of_one_instance_leaves_the_other(autojump_clock: MockCloc
 
 @pytest.mark.parametrize("word", ["refuse", "warn"])
 async def test_two_drivers_that_give_a_key_different_values_collide(word: str, autojump_clock: MockClock) -> None:
-    """TestInstallCSIDriver: a topology collision fails; another driver and new keys do not."""
+    """TestInstallCSIDriver: a topology collision fails; another driver and new keys do not. TestUninstallCSIDriver: the
+    topology of a driver goes with it."""
     config = CSIConfig(topology_collisions="refuse" if word == "refuse" else "warn")
     collision = (
         'detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"'
@@ -404,7 +314,7 @@ async def test_two_drivers_that_give_a_key_different_values_collide(word: str, a
             first.stop()
             await node.settled()
         else:
-            assert status(node, "b.sock").warnings == (collision,)
+            assert shown(node, "b.sock").warnings == (collision,)
         assert node.state("b.sock") == "registered"
 
 
@@ -418,7 +328,7 @@ async def test_node_info_is_asked_for_again_and_a_change_is_an_event(autojump_cl
         await trio.sleep(130)
         asked = fake.called(CSICall.NODE_INFO)
         assert asked == 2
-        assert "facts" not in str(status(node).history)
+        assert "facts" not in str(shown(node).history)
         fake.max_volumes = 8
         await trio.sleep(130)
         assert facts(node)["max-volumes"] == "8"
@@ -429,31 +339,6 @@ async def test_node_info_is_asked_for_again_and_a_change_is_an_event(autojump_cl
         asked = fake.called(CSICall.NODE_INFO)
         await trio.sleep(1000)
         assert fake.called(CSICall.NODE_INFO) == asked
-
-
-async def test_facts_that_change_at_each_refresh_fill_the_history_and_no_more(autojump_clock: MockClock) -> None:
-    """Consumers A.5: each change is an event, and what is kept of all of them is bounded."""
-    fake = driver()
-    async with registered(fake, CSIConfig(refresh=10)) as (node, _):
-        for number in range(40):
-            fake.max_volumes = number
-            fake.topology = {f"key-{key}": f"{number}-{'x' * 50}" for key in range(50)}
-            await trio.sleep(12.5)
-        assert fake.called(CSICall.NODE_INFO) >= 40
-        (shown,) = (await node.supervisor.snapshot()).plugins
-        reasons = [str(entry.reason) for entry in shown.history]
-        assert (shown.state, shown.generation, len(reasons)) == ("registered", 1, HISTORY)
-        assert {reason.startswith("facts: ") for reason in reasons} == {True}
-        assert max(map(len, reasons)) < 1100
-        assert facts(node)["max-volumes"] == "39"
-
-
-async def test_without_a_period_node_info_is_asked_for_once(autojump_clock: MockClock) -> None:
-    """TestGetNodeAllocatableUpdatePeriod, TestSyncDriverUpdater: no period means never."""
-    fake = driver()
-    async with registered(fake):
-        await trio.sleep(1000)
-        assert fake.called(CSICall.NODE_INFO) == 1
 
 
 async def test_a_refresh_that_fails_keeps_the_facts_with_their_age(autojump_clock: MockClock) -> None:
@@ -480,17 +365,6 @@ async def test_a_refresh_that_fails_keeps_the_facts_with_their_age(autojump_cloc
         assert node.state("a.sock") == "registered"
 
 
-async def test_somebody_may_ask_for_the_facts_at_any_time(autojump_clock: MockClock) -> None:
-    fake = driver()
-    async with registered(fake) as (node, _):
-        await trio.sleep(1)
-        fake.topology = {"zone": "z1", "rack": "r1"}
-        (answer,) = await node.supervisor.ask_for_facts(NAME)
-        assert (answer.tried, answer.why) == (True, "its facts are asked for now")
-        await trio.sleep(1.1)
-        assert facts(node)["topology.rack"] == "r1"
-
-
 async def test_a_refresh_that_hangs_delays_nothing_but_the_next(autojump_clock: MockClock) -> None:
     fake = driver()
     async with registered(fake, CSIConfig(refresh=10)) as (node, plugin):
@@ -506,18 +380,6 @@ async def test_a_refresh_that_hangs_delays_nothing_but_the_next(autojump_clock: 
 # --- health -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_driver_is_healthy_once_it_has_answered_probe(autojump_clock: MockClock) -> None:
-    fake = driver()
-    async with registered(fake) as (node, _):
-        assert health(node) == (Health.UNKNOWN, None)
-        await trio.sleep(31)
-        assert health(node) == (Health.HEALTHY, None)
-        fake.ready = True
-        await trio.sleep(60)
-        assert health(node) == (Health.HEALTHY, None)
-        assert 2 <= fake.called(CSICall.PROBE) <= 4
-
-
 async def test_a_driver_that_is_not_ready_is_starting_for_a_minute_and_then_unhealthy(
     autojump_clock: MockClock,
 ) -> None:
@@ -531,8 +393,8 @@ async def test_a_driver_that_is_not_ready_is_starting_for_a_minute_and_then_unhe
         assert health(node) == (Health.STARTING, "driver responded but is not ready")
         await trio.sleep(3)
         assert health(node) == (Health.UNHEALTHY, "driver responded but is not ready")
-        assert status(node).failed_checks >= 3
-        since = status(node).health_since
+        assert shown(node).failed_checks >= 3
+        since = shown(node).health_since
         assert since is not None
         assert since - began == pytest.approx(60, abs=0.01)
         fake.ready = None
@@ -570,13 +432,6 @@ async def test_what_a_failing_probe_says_is_shown_after_the_third_time(
         assert node.timeline("a.sock") == before
 
 
-async def test_a_driver_that_has_just_been_registered_is_healthy_at_once(autojump_clock: MockClock) -> None:
-    """``plugind wait --healthy`` took 10 to 20 s, since the first check came at some time within 30 s."""
-    async with registered(driver()) as (node, _):
-        await trio.sleep(2)
-        assert health(node) == (Health.HEALTHY, None)
-
-
 async def test_a_driver_without_probe_is_healthy_while_it_is_connected(autojump_clock: MockClock) -> None:
     fake = driver()
     fake.errors[CSICall.PROBE] = UNIMPLEMENTED
@@ -593,6 +448,7 @@ async def test_a_driver_without_probe_is_healthy_while_it_is_connected(autojump_
 async def test_a_driver_whose_connection_ends_is_disconnected_at_once_and_dialed_again(
     autojump_clock: MockClock,
 ) -> None:
+    """TestGetNodeAllocatableUpdatePeriod, TestSyncDriverUpdater: without a period, NodeGetInfo is called once."""
     fake = driver()
     async with node_with() as node:
         beside(node, "a.sock")
@@ -610,7 +466,6 @@ async def test_a_driver_whose_connection_ends_is_disconnected_at_once_and_dialed
         served.restart()
         await trio.sleep(62)
         assert health(node) == (Health.HEALTHY, None)
-        # What it is was asked for once, when it registered.
         assert fake.called(CSICall.NODE_INFO) == 1
 
 
@@ -626,8 +481,3 @@ async def test_a_driver_may_be_asked_nothing_after_its_registration(autojump_clo
             Health.UNKNOWN,
             "checks of its type are off: 'plugind run --health CSIPlugin=30' turns them on",
         )
-
-
-def test_a_call_has_time_for_all_that_is_asked() -> None:
-    assert CSIHandler.longest_call == 165
-    assert CSIHandler.longest_call + 5 < Config().timeouts.of_handler("CSIPlugin")

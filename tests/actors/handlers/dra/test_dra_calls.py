@@ -11,7 +11,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.handlers.dra.calls import MAX_PER_CLAIM, SERVICES, DRADriver
+from plugind.actors.handlers.dra.calls import MAX_PER_CLAIM, DRADriver
 from plugind.protocol.handlers.dra_claims import (
     DRAAnswerError,
     DRACallError,
@@ -21,8 +21,8 @@ from plugind.protocol.handlers.dra_claims import (
     DRAError,
     PreparedDevice,
 )
-from plugind.protocol.plugins.info import DRA_SERVICES
 from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"
 ONE, TWO = DRAClaim("default", "uid-1", "train"), DRAClaim("default", "uid-2", "infer")
@@ -55,37 +55,16 @@ async def test_the_devices_of_claims_are_prepared_and_let_go(autojump_clock: Moc
         assert set(fake.services_called) == {service}
 
 
-def test_each_service_that_is_accepted_can_be_called() -> None:
-    """TestGRPCMethods: an unknown chosen service would be an error of plugind."""
-    assert set(SERVICES) == set(DRA_SERVICES)
-
-
-async def test_the_share_of_a_device_is_told(autojump_clock: MockClock) -> None:
-    class Sharing(FakeDRADriver):
-        def devices_of(self, claim: DRAClaim) -> list[PreparedDevice]:
-            return [PreparedDevice((), "p", "d", (), f"share-{claim.uid}"), PreparedDevice((), "p", "e", ())]
-
-    async with running(driver=Sharing()) as (_, _, driver, _):
-        shares = [device.share_id for device in (await driver.prepare([ONE]))["uid-1"]]
-        assert shares == ["share-uid-1", None]
-
-
 async def test_an_answer_of_very_many_devices_is_refused_unparsed(autojump_clock: MockClock) -> None:
     class Generous(FakeDRADriver):
         def devices_of(self, claim: DRAClaim) -> list[PreparedDevice]:
-            return [PreparedDevice((), "", "", ())] * (40_000 if claim == TWO else 32)
+            return [PreparedDevice((), "", "", (), claim.uid)] * (40_000 if claim == TWO else 32)
 
     async with running(driver=Generous()) as (_, _, driver, _):
-        assert len((await driver.prepare([ONE]))["uid-1"]) == 32
+        devices = (await driver.prepare([ONE]))["uid-1"]
+        assert [device.share_id for device in devices] == ["uid-1"] * 32
         with pytest.raises(DRACallError, match=f"is no valid .*at most {MAX_PER_CLAIM} are taken"):
             await driver.prepare([TWO])
-
-
-async def test_no_claim_is_no_call(autojump_clock: MockClock) -> None:
-    async with running() as (_, fake, driver, _):
-        assert await driver.prepare([]) == {}
-        await driver.unprepare([])
-        assert fake.calls == []
 
 
 @pytest.mark.parametrize(
@@ -132,26 +111,6 @@ async def test_what_goes_wrong_is_an_error_with_the_words_of_the_kubelet(
         assert trio.current_time() - began == (45.0 if "45 s" in text else 0.0)
 
 
-async def test_a_service_that_is_announced_and_not_served_is_unknown(autojump_clock: MockClock) -> None:
-    """TestGRPCMethods: a mismatch. The words are those of the driver's server."""
-    async with running("v1.DRAPlugin", FakeDRADriver(["v1beta1.DRAPlugin"])) as (_, _, driver, _):
-        with pytest.raises(DRACallError) as caught:
-            await driver.prepare([ONE])
-        path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-        assert str(caught.value) == f"NodePrepareResources: UNIMPLEMENTED: unknown method {path}"
-
-
-async def test_what_goes_wrong_when_devices_are_let_go_says_so(autojump_clock: MockClock) -> None:
-    """Manager TestUnprepareResources."""
-    async with running() as (_, fake, driver, _):
-        fake.claim_errors["uid-1"] = "busy"
-        with pytest.raises(
-            DRAClaimError, match="NodeUnprepareResources failed for ResourceClaim train: busy"
-        ) as caught:
-            await driver.unprepare([ONE])
-        assert caught.value.claim == ONE
-
-
 async def test_a_name_without_a_driver_has_the_text_of_the_kubelet(autojump_clock: MockClock) -> None:
     """TestGetDRAPlugin; a driver may leave between two calls."""
     async with running() as (node, _, driver, plugged):
@@ -188,32 +147,9 @@ async def test_a_call_connects_at_once_to_a_driver_that_is_back(autojump_clock: 
         await driver.prepare([ONE])
         assert (trio.current_time(), fake.prepared) == (began, {"uid-1": ONE})
         await trio.sleep(2)
-        status = node.status("a.sock")
-        assert status is not None
+        status = shown(node)
         # What follows the driver has taken the same connection.
         assert (dict(status.facts)["usable"], len(node.network.linked)) == ("yes, by 1 instance", 1)
-
-
-async def test_a_connection_that_is_lost_ends_its_call(autojump_clock: MockClock) -> None:
-    async with running() as (_, fake, driver, plugged):
-        fake.hangs.add(DRACall.PREPARE)
-        async with trio.open_nursery() as nursery:
-
-            @nursery.start_soon
-            async def _() -> None:
-                await trio.sleep(5)
-                plugged.reset()
-
-            with pytest.raises(DRACallError, match="NodePrepareResources: UNAVAILABLE: "):
-                await driver.prepare([ONE])
-        assert trio.current_time() < 20
-
-
-async def test_a_driver_of_a_node_that_has_ended_is_not_connected(autojump_clock: MockClock) -> None:
-    async with running() as (_, _, driver, _):
-        await driver.prepare([ONE])
-    with pytest.raises(DRACallError, match=r"no connection to the endpoint .*: the link has ended"):
-        await driver.prepare([ONE])
 
 
 async def test_calls_go_to_the_newest_connected_instance(autojump_clock: MockClock) -> None:

@@ -17,8 +17,6 @@ from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.handlers.dra import DRAConfig, WatchedHealth
 from plugind.protocol.handlers.dra_claims import DRACallError, DRAClaim
 from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
-from plugind.protocol.health.checks import HealthChecks
-from plugind.protocol.plugins.health import Health
 from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
 
 NAME = "gpu.example.com"
@@ -106,19 +104,6 @@ async def test_the_services_that_a_driver_announces_are_asked_and_others_only_to
         )
 
 
-async def test_a_driver_that_does_not_tell_it_is_asked_once_in_a_day(autojump_clock: MockClock) -> None:
-    """Acceptance of proposal 8; Kubernetes 1.36 asks 17,280 times (issues 140353 and 141855)."""
-    driver = FakeDRADriver((*USUAL_SERVICES, V1))
-    driver.refused_services.add(V1)
-    # Nothing else that is done again and again.
-    off = HealthChecks(off=frozenset({"DRAPlugin"}))
-    config = attrs.evolve(DEFAULT_CONFIG, rescan=3600.0, health_checks=off, hung_after=None, blocked_after=None)
-    async with SimulatedNode(config) as node:
-        plug(node, driver, V1)
-        await trio.sleep(24 * 3600)
-        assert (driver.called(DRACall.WATCH), facts(node)["device-health"]) == (1, "not implemented")
-
-
 async def test_a_stream_that_ends_is_opened_again_after_5_s_and_devices_keep_their_health(
     autojump_clock: MockClock,
 ) -> None:
@@ -143,7 +128,10 @@ async def test_a_stream_that_ends_is_opened_again_after_5_s_and_devices_keep_the
 
 
 async def test_what_a_driver_has_said_holds_for_its_time_though_it_says_no_more(autojump_clock: MockClock) -> None:
-    """Consumers C.5: UNIMPLEMENTED ends the stream for good. Its devices were shown as healthy for ever after that."""
+    """Consumers C.5: UNIMPLEMENTED ends the stream for good. Its devices were shown as healthy for ever after that.
+
+    TestGetHealthInfo, in a node: each device has a time of its own.
+    """
     driver = driver_with(V1, devices=[gpu(0, timeout=20), gpu(1, UNHEALTHY, "ECC", timeout=3600)])
     async with SimulatedNode() as node:
         plug(node, driver, V1)
@@ -158,26 +146,6 @@ async def test_what_a_driver_has_said_holds_for_its_time_though_it_says_no_more(
         await trio.sleep(4000)
         assert facts(node)["devices"] == "0 healthy, 0 unhealthy, 2 unknown"
         assert (facts(node)["device-health"], driver.called(DRACall.WATCH)) == ("not implemented", 1)
-
-
-async def test_devices_are_unknown_when_their_driver_stops_and_healthy_when_it_is_back(
-    autojump_clock: MockClock,
-) -> None:
-    """The e2e lines "Unknown at stop", "recovery"."""
-    driver = driver_with(V1, devices=[gpu(0), gpu(1, UNHEALTHY, "ECC")])
-    async with SimulatedNode() as node:
-        plugged = plug(node, driver, V1)
-        await trio.sleep(10)
-        plugged.crash()
-        await trio.sleep(0.5)
-        assert facts(node) == {
-            "devices": "0 healthy, 0 unhealthy, 2 unknown",
-            "device.pool-0/gpu-0": "Unknown (since 1970-01-01T00:00:10.000Z)",
-            "device.pool-0/gpu-1": "Unknown (since 1970-01-01T00:00:10.000Z)",
-        }
-        plugged.listen()
-        await trio.sleep(5)
-        assert facts(node)["devices"] == "1 healthy, 1 unhealthy, 0 unknown"
 
 
 @pytest.mark.parametrize("passes", range(0, 12, 2))
@@ -209,47 +177,6 @@ async def test_a_connection_that_a_call_makes_in_the_instant_in_which_the_last_o
         assert facts(node)["devices"] == "2 healthy, 0 unhealthy, 0 unknown"
 
 
-async def test_a_connection_that_a_call_makes_after_one_has_ended_amid_a_check_is_followed_at_once(
-    autojump_clock: MockClock,
-) -> None:
-    """Then the follow begins to wait before the end of the connection is noted (seed 2600375)."""
-    driver = driver_with(V1, "grpc.health.v1.Health")
-    async with SimulatedNode() as node:
-        plugged = plug(node, driver, V1)
-        driver.hangs.add(DRACall.CHECK)
-        with trio.fail_after(60):
-            while not driver.called(DRACall.CHECK):  # noqa: ASYNC110 - a check begins at a random time
-                await trio.sleep(0.25)
-        plugged.reset()
-        ended = trio.current_time()
-        # It would be connected to again after a second.
-        await trio.sleep(0.5)
-        status = node.status("a.sock")
-        assert (status and status.health, driver.called(DRACall.WATCH)) == (Health.DISCONNECTED, 1)
-        await node.supervisor.dra_driver(NAME).prepare([CLAIM])
-        await trio.sleep_until(ended + 0.9)
-        assert driver.called(DRACall.WATCH) == 2
-
-
-async def test_a_device_of_which_nothing_is_heard_in_its_time_is_unknown(autojump_clock: MockClock) -> None:
-    """TestGetHealthInfo, in a node: its own time for each device, and 30 s for one without."""
-    driver = driver_with(V1, devices=[gpu(0, timeout=0), gpu(1, UNHEALTHY, "ECC", timeout=60), gpu(2)])
-    async with SimulatedNode() as node:
-        plug(node, driver, V1)
-        seen = []
-        for second in (29, 31.5, 59, 61.5, 300):
-            await trio.sleep_until(second)
-            seen.append(facts(node)["devices"][:34])
-        assert seen == [
-            "2 healthy, 1 unhealthy, 0 unknown",
-            "1 healthy, 1 unhealthy, 1 unknown",
-            "1 healthy, 1 unhealthy, 1 unknown",
-            "1 healthy, 0 unhealthy, 2 unknown",
-            "1 healthy, 0 unhealthy, 2 unknown",
-        ]
-        assert facts(node)["device.pool-0/gpu-1"] == "Unknown (since 1970-01-01T00:01:00.000Z)"
-
-
 async def test_each_instance_has_its_own_devices_and_those_of_the_active_one_are_shown(
     autojump_clock: MockClock,
 ) -> None:
@@ -268,19 +195,6 @@ async def test_each_instance_has_its_own_devices_and_those_of_the_active_one_are
         assert (older.called(DRACall.WATCH), older.streams) == (1, 1)
 
 
-async def test_a_newer_instance_takes_over_though_neither_is_connected(autojump_clock: MockClock) -> None:
-    """Found by seed 479: the devices of the older one stayed shown, as unknown, until it was connected again."""
-    async with SimulatedNode() as node:
-        plugged = plug(node, driver_with(V1), V1)
-        await trio.sleep(10)
-        plugged.crash()
-        await trio.sleep_until(60)
-        assert facts(node)["devices"] == "0 healthy, 0 unhealthy, 2 unknown"
-        node.plug("b.sock", FakePlugin("DRAPlugin", NAME, ("v1.DRAPlugin", V1), "/plugins/own/.b"))
-        await trio.sleep(3)
-        assert facts(node) == {}
-
-
 async def test_a_message_that_is_refused_ends_the_stream_and_touches_nothing_else(autojump_clock: MockClock) -> None:
     driver = driver_with(V1)
     async with SimulatedNode() as node:
@@ -294,27 +208,3 @@ async def test_a_message_that_is_refused_ends_the_stream_and_touches_nothing_els
         driver.show(gpu(7))
         await trio.sleep(10)
         assert (node.state("a.sock"), facts(node)["device-health"]) == ("registered", V1)
-
-
-async def test_a_driver_that_tells_it_without_end_is_slowed_down(autojump_clock: MockClock) -> None:
-    driver = driver_with(V1)
-    async with SimulatedNode() as node:
-        plug(node, driver, V1)
-        await trio.sleep(10)
-        changes = 0
-        async with node.supervisor.changes() as stream, trio.open_nursery() as nursery:
-
-            @nursery.start_soon
-            async def _() -> None:
-                nonlocal changes
-                async for _ in stream:
-                    changes += 1
-
-            for number in range(2000):
-                driver.show(gpu(0, UNHEALTHY if number % 2 else HEALTHY, f"{number}"))
-                await trio.sleep(0.005)
-            await trio.sleep(2)
-            nursery.cancel_scope.cancel()
-        # One a second, and the first one is the whole view.
-        assert 10 <= changes <= 14
-        assert facts(node)["device.pool-0/gpu-0"].startswith("Unhealthy: 1999 (since ")

@@ -16,9 +16,9 @@ from plugind.actors.handlers.dra.health import HealthFollower
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.protocol.handlers.dra_claims import DRAClaim
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import PluginStatus
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 from plugind.testing import FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"
 DEVICES = "v1.DRAResourceHealth"
@@ -31,14 +31,8 @@ def plug(node: SimulatedNode, socket: str = "a.sock", driver: FakeDRADriver | No
     return node.plug(socket, FakePlugin("DRAPlugin", NAME, ("v1.DRAPlugin", DEVICES), serves=serves))
 
 
-def status(node: SimulatedNode, socket: str = "a.sock") -> PluginStatus:
-    found = node.status(socket)
-    assert found is not None
-    return found
-
-
 def usable(node: SimulatedNode, socket: str = "a.sock") -> str:
-    return dict(status(node, socket).facts)["usable"]
+    return dict(shown(node, socket).facts)["usable"]
 
 
 async def gone_at(node: SimulatedNode, socket: str = "a.sock") -> list[float]:
@@ -66,10 +60,10 @@ async def test_a_driver_whose_follow_crashes_for_ever_is_connected_and_not_gone(
         plug(node, driver=driver)
         for _ in range(30):
             await trio.sleep(20)
-            assert (status(node).active, usable(node)) == (True, "yes, by 1 instance")
+            assert (shown(node).active, usable(node)) == (True, "yes, by 1 instance")
         assert (await gone_at(node), node.state("a.sock"), len(node.network.linked)) == ([], "registered", 1)
-        assert status(node).health is Health.UNKNOWN
-        assert (status(node).health_reason or "").startswith("its handler failed to follow it: the handler broke: ")
+        assert shown(node).health is Health.UNKNOWN
+        assert (shown(node).health_reason or "").startswith("its handler failed to follow it: the handler broke: ")
         await node.supervisor.dra_driver(NAME).prepare([CLAIM])
         assert driver.prepared == {"uid-1": CLAIM}
 
@@ -84,27 +78,9 @@ async def test_the_end_of_a_connection_is_noticed_while_its_follow_does_not_run(
         await trio.sleep_until(101.5)
         assert usable(node) == "no since 1970-01-01T00:01:40.500Z"
         reason = "no connection to the endpoint /plugins/a.sock: the peer closed the connection"
-        assert (status(node).health, status(node).health_reason) == (Health.DISCONNECTED, reason)
+        assert (shown(node).health, shown(node).health_reason) == (Health.DISCONNECTED, reason)
         await trio.sleep_until(200)
         assert await gone_at(node) == [130.5]
-
-
-@pytest.mark.usefixtures("_broken_follow")
-async def test_an_instance_whose_follow_crashes_stays_active(autojump_clock: MockClock) -> None:
-    """Consumers C.2: the newest connected instance is active, and is called."""
-    newer = FakeDRADriver((*USUAL_SERVICES, DEVICES))
-    async with SimulatedNode() as node:
-        plug(node, "a.sock")
-        await trio.sleep(1)
-        plug(node, "b.sock", newer)
-        roles = set()
-        for _ in range(200):
-            await trio.sleep(0.5)
-            roles.add((status(node, "a.sock").active, status(node, "b.sock").active))
-        assert roles == {(False, True)}
-        assert usable(node, "b.sock") == "yes, by 2 instances"
-        await node.supervisor.dra_driver(NAME).prepare([CLAIM])
-        assert newer.prepared == {"uid-1": CLAIM}
 
 
 class Babbling(FakeDRADriver):
@@ -121,6 +97,6 @@ async def test_a_health_service_that_says_nonsense_is_no_crash(autojump_clock: M
     async with SimulatedNode() as node:
         plug(node, driver=Babbling((*USUAL_SERVICES, DEVICES, "grpc.health.v1.Health")))
         await trio.sleep(90)
-        assert (status(node).health, status(node).health_reason) == (Health.UNHEALTHY, "its health service says 99")
+        assert (shown(node).health, shown(node).health_reason) == (Health.UNHEALTHY, "its health service says 99")
         await trio.sleep(600)
         assert (await gone_at(node), usable(node)) == ([], "yes, by 1 instance")

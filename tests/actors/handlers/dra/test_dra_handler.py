@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-import pytest
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.simulation.node import DEFAULT_CONFIG
-from plugind.protocol.health.checks import HealthChecks
-from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.health import Health
-from plugind.protocol.plugins.status import HistoryEntry, PluginStatus
-from plugind.testing import Accepting, DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.protocol.plugins.status import HistoryEntry
+from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"
 REFUSED = "no connection to the endpoint /plugins/{}: Connection refused"
@@ -41,18 +37,12 @@ def plug(
     return node.plug(socket, plugin, listening=listening)
 
 
-def status(node: SimulatedNode, socket: str = "a.sock") -> PluginStatus:
-    found = node.status(socket)
-    assert found is not None
-    return found
-
-
 def health(node: SimulatedNode, socket: str = "a.sock") -> tuple[Health | None, str | None]:
-    return status(node, socket).health, status(node, socket).health_reason
+    return shown(node, socket).health, shown(node, socket).health_reason
 
 
 def fact(node: SimulatedNode, key: str, socket: str = "a.sock") -> str | None:
-    return dict(status(node, socket).facts).get(key)
+    return dict(shown(node, socket).facts).get(key)
 
 
 def roles(node: SimulatedNode) -> dict[str, bool | None]:
@@ -75,8 +65,8 @@ async def test_a_driver_is_registered_connected_and_shown(autojump_clock: MockCl
         plug(node, versions=("v1beta1.DRAPlugin", "v1.DRAPlugin"))
         await node.settled()
         await trio.sleep(900)
-        assert (node.state("a.sock"), status(node).active, health(node)) == ("registered", True, (Health.HEALTHY, None))
-        assert status(node).facts == (
+        assert (node.state("a.sock"), shown(node).active, health(node)) == ("registered", True, (Health.HEALTHY, None))
+        assert shown(node).facts == (
             ("service", "v1beta1.DRAPlugin"),
             ("connected", "since 1970-01-01T00:00:00.000Z"),
             ("usable", "yes, by 1 instance"),
@@ -119,21 +109,7 @@ async def test_a_connection_that_ends_is_made_again_after_one_second_doubling_to
         plugged.listen()
         await trio.sleep_until(104.5)
         assert (health(node), fact(node, "connected")) == ((Health.HEALTHY, None), "since 1970-01-01T00:01:43.000Z")
-        assert (node.state("a.sock"), status(node).generation) == ("registered", 1)
-
-
-async def test_a_server_that_takes_connections_and_closes_them_is_tried_ever_less(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        endpoint = plug(node, "own/.dra")
-        plug(node, endpoint="own/.dra")
-        await trio.sleep_until(100)
-        endpoint.accepting = Accepting.CLOSES
-        endpoint.reset()
-        await trio.sleep_until(100 + 31.5)
-        assert endpoint.accepted == 1 + 5
-        await trio.sleep_until(100 + 31.5 + 600)
-        assert endpoint.accepted == 1 + 25
-        assert (node.state("a.sock"), health(node)[0]) == ("registered", Health.DISCONNECTED)
+        assert (node.state("a.sock"), shown(node).generation) == ("registered", 1)
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -159,23 +135,7 @@ async def test_the_older_instance_is_active_until_the_newer_one_is_connected(aut
         assert (roles(node)["a.sock"], roles(node)["b.sock"]) == (True, False)
         newer.stop()
         await trio.sleep(60)
-        assert (status(node).active, await gone(node)) == (True, [])
-
-
-async def test_if_none_is_connected_the_newest_instance_is_active(autojump_clock: MockClock) -> None:
-    """TestAddSameName: whichever was lost, and whichever never listened."""
-    async with SimulatedNode() as node:
-        first = plug(node, "a.sock")
-        await trio.sleep_until(10)
-        plug(node, "b.sock", endpoint="own/.b")
-        await trio.sleep_until(20)
-        assert (status(node, "a.sock").active, status(node, "b.sock").active) == (True, False)
-        first.crash()
-        await trio.sleep_until(25)
-        assert (status(node, "a.sock").active, status(node, "b.sock").active) == (False, True)
-        first.listen()
-        await trio.sleep_until(60)
-        assert (status(node, "a.sock").active, status(node, "b.sock").active) == (True, False)
+        assert (shown(node).active, await gone(node)) == (True, [])
 
 
 # --- drivers that are gone --------------------------------------------------------------------------------------------
@@ -201,59 +161,6 @@ async def test_a_driver_is_gone_after_30_s_without_a_connection_and_its_event_is
         plugged.crash()
         await trio.sleep_until(2000)
         assert [event.time for event in await gone(node)] == [130.0, 1030.0]
-
-
-@pytest.mark.parametrize("how", ["crash", "stop"])
-async def test_a_restart_of_5_s_is_no_end(autojump_clock: MockClock, how: str) -> None:
-    """The e2e line "*not* on a quick restart"."""
-    async with SimulatedNode() as node:
-        plugged = plug(node)
-        await trio.sleep_until(100)
-        plugged.crash() if how == "crash" else plugged.stop()
-        await trio.sleep_until(105)
-        plugged.restart()
-        await trio.sleep_until(900)
-        assert (await gone(node), health(node)[0]) == ([], Health.HEALTHY)
-
-
-async def test_a_driver_that_was_never_connected_is_gone_30_s_after_it_was_registered(
-    autojump_clock: MockClock,
-) -> None:
-    """Consumers C.3."""
-    async with SimulatedNode(
-        attrs.evolve(DEFAULT_CONFIG, dra=attrs.evolve(DEFAULT_CONFIG.dra, gone_after=7.0))
-    ) as node:
-        plug(node, endpoint="own/.dra")
-        await trio.sleep_until(900)
-        (event,) = await gone(node)
-        assert (event.time, event.reason) == (
-            7.0,
-            f"driver-gone: {NAME} has had no connected instance for 7 s (registered instances: 1)",
-        )
-
-
-async def test_during_a_rolling_update_the_driver_is_usable_all_the_time(autojump_clock: MockClock) -> None:
-    """Acceptance of proposal 8: new instance up, old one gone."""
-    async with SimulatedNode() as node:
-        older = plug(node, "a.sock")
-        await trio.sleep_until(100)
-        texts: list[str | None] = []
-        async with node.supervisor.changes() as changes, trio.open_nursery() as nursery:
-
-            @nursery.start_soon
-            async def _() -> None:
-                async for change in changes:
-                    plugins = (change.plugin,) if isinstance(change, PluginChanged) else ()
-                    texts.extend(dict(plugin.facts).get("usable") for plugin in plugins)
-
-            plug(node, "b.sock")
-            await trio.sleep(5)
-            older.stop()
-            await trio.sleep(100)
-            nursery.cancel_scope.cancel()
-        assert {text for text in texts if text} == {"yes, by 1 instance", "yes, by 2 instances"}
-        assert fact(node, "usable", "b.sock") == "yes, by 1 instance"
-        assert (await gone(node), await gone(node, "b.sock")) == ([], [])
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
@@ -283,8 +190,8 @@ async def test_a_driver_whose_health_service_does_not_answer_is_unhealthy_within
         assert (driver.called(DRACall.CHECK) > 20, health(node)) == (True, (Health.HEALTHY, None))
         driver.hangs.add(DRACall.CHECK)
         await trio.sleep(60)
-        assert (health(node), status(node).failed_checks) == ((Health.UNHEALTHY, "no answer within 3s"), 3)
-        assert (status(node).active, fact(node, "usable")) == (True, "yes, by 1 instance")
+        assert (health(node), shown(node).failed_checks) == ((Health.UNHEALTHY, "no answer within 3s"), 3)
+        assert (shown(node).active, fact(node, "usable")) == (True, "yes, by 1 instance")
         driver.hangs.clear()
         driver.serving = False
         await trio.sleep(60)
@@ -292,44 +199,4 @@ async def test_a_driver_whose_health_service_does_not_answer_is_unhealthy_within
         driver.serving = True
         await trio.sleep(40)
         assert health(node) == (Health.HEALTHY, None)
-        assert (node.state("a.sock"), status(node).generation, await gone(node)) == ("registered", 1, [])
-
-
-async def test_a_type_that_is_not_checked_is_connected_all_the_same(autojump_clock: MockClock) -> None:
-    driver = FakeDRADriver((*FakeDRADriver().services, "grpc.health.v1.Health"))
-    config = attrs.evolve(DEFAULT_CONFIG, health_checks=HealthChecks(off=frozenset({"DRAPlugin"})))
-    async with SimulatedNode(config) as node:
-        plugged = plug(node, driver=driver)
-        await trio.sleep_until(1000)
-        assert (driver.called(DRACall.CHECK), health(node)) == (0, (Health.HEALTHY, None))
-        plugged.crash()
-        await trio.sleep(1)
-        assert health(node)[0] is Health.DISCONNECTED
-
-
-# --- faults of plugind ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("actor", ["reconciler", "status"])
-async def test_a_crash_of_an_actor_leaves_a_driver_connected(autojump_clock: MockClock, actor: str) -> None:
-    """Fault 85."""
-    async with SimulatedNode() as node:
-        plug(node)
-        await trio.sleep_until(100)
-        node.crash(actor)  # type: ignore[arg-type] # one of ACTORS
-        await trio.sleep_until(300)
-        assert (node.state("a.sock"), health(node), await gone(node)) == ("registered", (Health.HEALTHY, None), [])
-
-
-async def test_drivers_that_have_left_leave_nothing_behind(autojump_clock: MockClock) -> None:
-    """What is kept of drivers that have left is forgotten once they are gone."""
-    async with SimulatedNode() as node:
-        for number in range(20):
-            plugged = plug(node, f"{number}.sock", name=f"{number}.example.com")
-            await node.settled()
-            plugged.stop()
-            await trio.sleep(1)
-        await trio.sleep(100)
-        assert node.statuses == {}
-        with pytest.raises(Exception, match=r"DRA driver 3\.example\.com is not registered"):
-            node.supervisor.dra_driver("3.example.com")
+        assert (node.state("a.sock"), shown(node).generation, await gone(node)) == ("registered", 1, [])

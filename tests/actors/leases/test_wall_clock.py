@@ -1,4 +1,4 @@
-"""The lease actor with all its parts: a thousand owners that end at once, and a wall clock that jumps."""
+"""The lease actor with all its parts, and a wall clock that jumps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from plugind.protocol.leases.values import (
     LeaseState,
     NoOwner,
     Owner,
-    ProcessOwner,
     Request,
     TimeOwner,
     Wanted,
@@ -87,22 +86,6 @@ async def running(devices: int) -> AsyncIterator[Running]:
         yield made
         nursery.cancel_scope.cancel()
     unit.close()
-
-
-async def test_a_thousand_owners_that_end_at_once_free_all_their_devices(autojump_clock: object) -> None:
-    """Whoever waits for all of them gets them."""
-    async with running(1000) as setup:
-        owners = [ProcessOwner(setup.processes.start(1000 + number)) for number in range(1000)]
-        answers = [setup.ask(owner) for owner in owners]
-        given = [await answer.receive() for answer in answers]
-        assert len({lease.devices[GPU] for lease in given if isinstance(lease, Lease)}) == 1000
-        waiter = setup.ask(NoOwner(), 1000, wait=60.0)
-        for owner in owners:
-            setup.processes.end(owner.process.pid)
-        lease = await waiter.receive()
-        assert isinstance(lease, Lease)
-        assert await setup.leases() == (lease,)
-        assert setup.processes.watched == 0
 
 
 async def test_the_wall_clock_decides_nothing(autojump_clock: object) -> None:
