@@ -16,7 +16,7 @@ from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.transport import SocketTransport
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
@@ -197,31 +197,6 @@ async def test_another_task_reads_after_the_leader_is_cancelled(tmp_path: Path) 
         await trio.testing.wait_all_tasks_blocked()
         ready.set()
     assert leader.cancelled_caught
-
-
-async def test_no_more_calls_run_at_once_than_the_peer_allows(autojump_clock: trio.testing.MockClock) -> None:
-    """RFC 9113 section 5.1.2: the second call begins when the first is over."""
-    channel, theirs = in_memory()
-    opened: list[int] = []
-
-    async def server() -> None:
-        await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 1)))
-        async for part in theirs:
-            for kind, _, number, _ in frames(bytes(part)):
-                if kind == HEADERS:
-                    opened.append(number)
-                    await trio.sleep(1)
-                    await theirs.send_all(answer(number))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server)
-        assert await get_info(channel, None) == INFO
-        async with trio.open_nursery() as calls:
-            for _ in range(3):
-                calls.start_soon(get_info, channel, None)
-        assert trio.current_time() == 4
-        channel.close()
-    assert opened == [1, 3, 5, 7]
 
 
 async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stream_goes_on(
@@ -473,24 +448,3 @@ async def test_misuse_raises_the_errors_of_grpclibs_client(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="Invalid metadata key"):
             await method(ExampleRequest(), metadata={"grpc-status": "0"})
         assert await get_info(channel) == INFO
-
-
-async def test_a_large_device_list_is_followed(autojump_clock: trio.testing.MockClock) -> None:
-    """Server streaming in memory: messages arrive one by one over time."""
-    channel, theirs = in_memory()
-
-    async def server() -> None:
-        await theirs.receive_some()
-        await theirs.send_all(HELLO + headers(1))
-        for number in range(5):
-            await trio.sleep(1)
-            body = ListAndWatchResponse(devices=[Device(ID=str(number))]).SerializeToString()
-            await theirs.send_all(data(1, message(body)))
-        await theirs.send_all(trailers(1))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server)
-        async with channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
-            await stream.send_message(Empty(), end=True)
-            seen = [(trio.current_time(), reply.devices[0].ID) async for reply in stream]
-    assert seen == [(float(number + 1), str(number)) for number in range(5)]

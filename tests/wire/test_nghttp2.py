@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trio
 from google.protobuf.wrappers_pb2 import BytesValue, Int32Value
 from grpclib.client import UnaryStreamMethod, UnaryUnaryMethod
 from grpclib.const import Status
@@ -16,7 +15,6 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.dial import dial
-from plugind.actors.grpc.server.serve import EndReason
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.hpack_cache import CACHE
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS
@@ -79,21 +77,6 @@ async def test_an_answer_takes_a_tenth_of_its_budgets_at_most(tmp_path: Path) ->
     ):
         assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"a" * 300
         assert 0 < max(budgets_used(channel)) < 0.1
-
-
-async def test_calls_over_the_limit_of_the_server_wait_for_their_turn(tmp_path: Path) -> None:
-    seen: list[bytes] = []
-    async with files(tmp_path, OK, "-m5", a_grpc=message(b"a" * 20_000)) as (server, channel):
-        await unary(channel, "/a.grpc")(BytesValue())
-
-        async def call() -> None:
-            seen.append((await unary(channel, "/a.grpc")(BytesValue(value=b"u" * 20_000))).value)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(60):
-                nursery.start_soon(call)
-        assert "RST_STREAM" not in server.logged()
-    assert seen == [b"a" * 20_000] * 60
 
 
 async def test_an_answer_that_is_reset_before_its_trailers_is_not_a_success(tmp_path: Path) -> None:
@@ -168,38 +151,3 @@ async def test_every_way_to_send_a_request_gets_its_answer(tmp_path: Path, optio
         assert received(done.out, ":status") == ["200"] * 10
         assert "RST_STREAM" not in done.out
         await still_serves(server)
-
-
-async def test_a_request_for_a_page_is_refused_with_an_http_status(tmp_path: Path) -> None:
-    async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
-        done = await run_tool("nghttp", "-nv", "-m3", f"http://127.0.0.1:{port}/index.html")
-        assert received(done.out, ":status") == ["405"] * 3
-        await still_serves(server)
-
-
-async def test_an_upgrade_from_http1_is_refused_without_effect_on_others(tmp_path: Path) -> None:
-    """Fault 66, from the server's side."""
-    async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
-        await run_tool("nghttp", "-nvu", "-t5", f"http://127.0.0.1:{port}/")
-        await still_serves(server)
-        assert server.reports.endings[0].reason is EndReason.PROTOCOL
-
-
-async def load(server: Served, directory: Path, *options: str) -> dict[str, int]:
-    """Make calls with h2load; return how many ended in each way."""
-    (directory / "body").write_bytes(message(b"b" * 100))
-    url = "http://localhost/test.Echo/unary"
-    done = await run_tool("h2load", *options, "-d", str(directory / "body"), *GRPC, f"-Bunix:{server.path}", url)
-    line = next(line for line in done.out.splitlines() if line.startswith("requests:"))
-    return {what: int(number) for number, what in re.findall(r"(\d+) (\w+)", line)}
-
-
-async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> None:
-    """On each connection there are more calls than the server allows at once; h2load respects the SETTINGS."""
-    async with served(tmp_path / "s") as server:
-        ended = await load(server, tmp_path, "-n800", "-c8", "-m150")
-        assert ended == {
-            "total": 800, "started": 800, "done": 800, "succeeded": 800, "failed": 0, "errored": 0, "timeout": 0
-        }  # fmt: skip
-        await still_serves(server)
-        assert {ending.reason for ending in server.reports.endings} == {EndReason.PEER_CLOSED}

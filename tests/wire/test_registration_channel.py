@@ -112,16 +112,6 @@ async def test_both_channels_do_the_same(seed: int) -> None:
         )[0]
 
 
-async def test_what_was_not_known_is_known_from_then_on() -> None:
-    conversations = KnownConversations()
-    found = list[bool]()
-    for _ in range(3):
-        _, channel = await led(partial(by_bytes, conversations=conversations), [HELLO + answer(1)], [answer(3)])
-        assert isinstance(channel, RegistrationChannel)
-        found.append(channel.is_known)
-    assert found == [False, True, True]
-
-
 async def test_a_call_that_is_cancelled_is_reset() -> None:
     """Fault 32: the plugin need not go on with it."""
     for said in ([], [HELLO], [HELLO + headers(1)], [HELLO + headers(1) + data(1, message(b""))]):
@@ -344,14 +334,6 @@ async def test_a_patient_call_that_is_closed_while_nothing_is_read_raises() -> N
         assert not channel.is_idle()
     with pytest.raises(trio.ClosedResourceError):
         await channel.patient_unary(*CALLS[0], nothing)
-
-
-def test_what_is_sent_first_is_known_at_once_and_counts_as_a_step() -> None:
-    conversations = KnownConversations()
-    conversations.know_next(conversations.begin(), GET_INFO)
-    conversations.know_next(conversations.begin(), GET_INFO)
-    assert len(conversations) == 1
-    assert conversations.begin().say(GET_INFO)
 
 
 async def test_of_a_wave_of_new_conversations_all_but_the_first_are_known() -> None:

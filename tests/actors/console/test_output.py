@@ -63,13 +63,6 @@ def test_every_command_of_which_a_program_may_read_has_the_same_option() -> None
         assert "-o" not in parser(name).format_help().split()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in COMMANDS if name not in WITHOUT and name not in ("allocate", "config")]
-)
-def test_the_shorter_option_means_the_same(name: str) -> None:
-    assert parser(name).parse_args(words(name, "--json")).output == "json"
-
-
 @attrs.frozen
 class Done:
     code: int
@@ -135,16 +128,6 @@ def test_a_wait_for_devices_says_how_many_there_are(asking: Any) -> None:
     done = asking([watched(found)], "wait", "--resource", "vendor.com/gpu=2")
     row = {"resource": "vendor.com/gpu", "done": True, "wanted": 2, "healthy": 2, "why_not": None}
     assert (done.code, done.said) == (0, {"done": True, "resources": [row]})
-
-
-def test_a_wait_for_devices_in_vain_says_why(asking: Any) -> None:
-    found = {"resource": "vendor.com/gpu", "state": "listed", "allocatable": 1, "capacity": 2}
-    done = asking([watched(found)], "wait", "--resource", "vendor.com/gpu=2", "--timeout", "0")
-    (row,) = done.said["resources"]
-    assert (done.code, row["done"], row["healthy"]) == (1, False, 1)
-    assert row["why_not"] == (
-        "vendor.com/gpu has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"
-    )
 
 
 def test_a_release_says_of_each_lease_whether_it_has_ended(asking: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -105,14 +104,6 @@ async def test_a_good_plugin_passes_every_step_and_is_not_notified(tmp_path: Pat
     assert [call.method for call in calls] == ["GetInfo"]
     assert steps[1].detail == f"accepted, process {os.getpid()} of user {os.geteuid()} listens"
     assert all(step.seconds is not None for step in steps[1:3])
-
-
-async def test_with_notify_the_plugin_is_notified(tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
-    async with fake(path, GOOD) as calls:
-        result = await probed(path, notify=True)
-    assert verdicts(result.steps) == [*PASSED, (NOTIFY, OK)]
-    assert [call.registered for call in calls] == [None, True]
 
 
 NOT_UNDERSTOOD = GRPCError(Status.UNIMPLEMENTED, "Method not found!")
@@ -388,21 +379,6 @@ async def test_a_socket_in_none_of_the_roots_or_beyond_a_link_is_not_for_a_daemo
         assert (await probed(link / "real/a.sock", roots=[root])).well
 
 
-@pytest.mark.parametrize("strict", [False, True])
-async def test_a_daemon_that_is_too_old_to_show_its_rules_is_named(strict: bool, tmp_path: Path) -> None:
-    options = ProbeOptions(strict=strict, asked="/run/old.sock")
-    result = await probe(str(tmp_path / "none.sock"), {}, options, lambda _: None)
-    said = [step for step in result.steps if step.step == "rules"]
-    if strict:
-        assert not said, "the kubelet has rules of its own"
-        return
-    (step,) = said
-    assert step.verdict is WARNING
-    assert (
-        step.detail == "the daemon at /run/old.sock is older and does not show them: those of the options are applied"
-    )
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 @pytest.mark.usefixtures("run_by_a_stranger")
 async def test_a_directory_of_a_trusted_user_is_for_that_users_plugins(tmp_path: Path) -> None:
@@ -455,19 +431,6 @@ async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(t
         result = await probed(path)
     assert verdicts(result.steps) == [*SAID, ("validation", WRONG), ("endpoint", WRONG), (NOTIFY, OK)]
     assert result.fate is Fate.FAILED
-
-
-@pytest.mark.parametrize(
-    ("deprecated", "strict", "verdict"), [(True, False, OK), (True, True, WRONG), (False, False, WRONG)]
-)
-async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubelet(
-    deprecated: bool, strict: bool, verdict: Verdict, tmp_path: Path
-) -> None:
-    """Behaviour 16."""
-    path = tmp_path / "a.sock"
-    async with fake(path, attrs.evolve(GOOD, versions=("0.3.0",))):
-        result = await probed(path, deprecated=deprecated, strict=strict)
-    assert ("validation", verdict) in verdicts(result.steps)
 
 
 @pytest.mark.parametrize(
@@ -619,20 +582,6 @@ async def test_a_server_of_another_protocol_is_named(answer: bytes, words: str, 
     last = result.steps[-1]
     assert (last.step, last.verdict, result.fate) == ("GetInfo", WRONG, Fate.FAILED)
     assert last.detail == f"UNAVAILABLE: {words}gRPC on a unix socket is plain HTTP/2, without TLS"
-
-
-async def test_a_server_of_tls_is_named(tmp_path: Path) -> None:
-    """Fault 66: a real one, which answers what is no TLS with an alert."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    path = tmp_path / "a.sock"
-
-    async def serve(stream: trio.SocketStream) -> None:
-        await trio.SSLStream(stream, context, server_side=True).do_handshake()
-
-    async with server(path, serve):
-        result = await probed(path)
-    assert "TLS" in result.steps[-1].detail
-    assert verdicts(result.steps)[-1] == ("GetInfo", WRONG)
 
 
 # --- CSI drivers ------------------------------------------------------------------------------------------------------

@@ -68,8 +68,3 @@ def test_a_wait_goes_on_as_long_as_it_may_succeed(found: WaitingForPlugins) -> N
 def test_a_plugin_that_is_not_checked_is_registered_all_the_same() -> None:
     found = waiting(UNCHECKED, healthy=False)
     assert (found.over, found.done, found.exit_code) == (True, True, 0)
-
-
-def test_a_healthy_instance_is_enough() -> None:
-    found = waiting(UNCHECKED, attrs.evolve(GOOD, name="a", type="DRAPlugin"))
-    assert (found.done, found.exit_code) == (True, 0)

@@ -60,14 +60,6 @@ async def test_the_actor_of_a_registered_plugin_waits_in_two_coroutines_without_
         assert not any(map(has_scope, registrations()))
 
 
-async def test_the_actor_of_a_parked_plugin_waits_in_the_same_way(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", FakePlugin("Other", "a"))
-        await node.settled()
-        assert node.state("a.sock") == "parked"
-        assert waits_of_registrations() == [AT_REST]
-
-
 async def test_an_actor_at_rest_takes_each_message_and_rests_again(autojump_clock: MockClock) -> None:
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:

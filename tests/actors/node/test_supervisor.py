@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 import pytest
@@ -36,8 +35,6 @@ from plugind.testing import (
     Takes,
 )
 from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at, steps_at
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 def red(**faults: object) -> FakePlugin:
@@ -115,15 +112,6 @@ async def test_a_register_that_hangs_delays_a_stop_no_longer_than_the_grace(auto
         assert node.now == 11.0
         assert node.timeline("a.sock") == [(0.2, "registering")]
         assert handler.asked() == ["validate", "register"]
-
-
-async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockClock) -> None:
-    """Fault 87: before Register there is nothing to deregister."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", red(hang="get-info"))
-        await trio.sleep(0.5)
-        await node.stop()
-        assert node.now == 0.5
 
 
 async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock: MockClock) -> None:
@@ -299,30 +287,6 @@ async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_ke
         assert handler.asked("blue") == ["validate", "register"]
 
 
-async def test_a_registration_that_waits_for_its_path_during_a_second_crash_delays_no_other_and_leaves_nothing(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 85: it has not begun, and has nothing to deregister; seed 3664."""
-    handler = FakeHandler().script("deregister", Hangs(), name="red")
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        node.plug("b.sock", FakePlugin("Colour", "green"))
-        await node.settled(patience=0.0)
-        for crash in range(2):
-            crash_once(monkeypatch, reconciler._Reconciler, "take")
-            node.plug(f"crash-{crash}.sock", FakePlugin("Shape", "round"))
-            await trio.sleep(20.0)
-        plugin.unlink()
-        await node.settled()
-        # Each restart comes after a pause, and the second pause is twice as long.
-        again = [*registered_at(10.05), *at(20.0, "leaving", "gone"), *registered_at(20.1)]
-        assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *again]
-        # The new node has found it before it was removed.
-        assert node.timeline("a.sock") == [*at(0.0, "registered", "leaving"), (60.0, "gone")]
-        assert node.state("a.sock") is None
-        assert handler.asked("red") == ["validate", "register", "deregister"]
-
-
 async def test_a_removed_handler_retires_after_its_last_deregister_though_the_reconciler_crashed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -480,20 +444,6 @@ async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
         await node.__aenter__()
 
 
-@pytest.mark.parametrize(
-    ("roots", "reason"),
-    [
-        ((), "there is no root"),
-        ((Root("plugins"),), "not an absolute path"),
-        ((Root("/a"), Root("/a/b")), "lies in the root"),
-        ((Root("/a"), Root("/a/")), "is named twice"),
-    ],
-)
-def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        Supervisor(Config(roots=roots))
-
-
 @pytest.mark.parametrize("socket", ["root/status.sock", "root/deeper/status.sock", "link/status.sock"])
 def test_a_status_socket_in_a_root_is_refused(socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was dialed as a plugin, as an endpoint in a root would be (fault 45)."""
@@ -543,22 +493,6 @@ async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_register
         assert await node.wait_for("red", type="Colour") == colour
 
 
-async def test_wait_for_raises_node_ended_when_the_node_ends(autojump_clock: MockClock) -> None:
-    """No call waits for a node that has ended."""
-    node = embedded(SimulatedNode())
-    ended: list[float] = []
-
-    async def wait() -> None:
-        with pytest.raises(NodeEndedError, match="'red' was not registered"):
-            await node.wait_for("red")
-        ended.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery, node:
-        nursery.start_soon(wait)
-        await trio.sleep(3.0)
-    assert ended == [3.0]
-
-
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
@@ -604,15 +538,6 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
                     if cancelled:
                         scope.cancel()
     assert errors == [f"the node ended, and {words}"]
-
-
-async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> None:
-    """No call waits for a node that has ended."""
-    node = embedded(SimulatedNode())
-    async with node:
-        await node.snapshot()
-    with pytest.raises(NodeEndedError, match="the node ended, and has no snapshot to give"):
-        await node.snapshot()
 
 
 async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump_clock: MockClock) -> None:

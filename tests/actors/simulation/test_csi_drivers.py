@@ -16,7 +16,7 @@ from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub, NodeStub
-from plugind.testing import CSICall, FakeCSIDriver, FakePlugin, Reaction
+from plugind.testing import CSICall, FakeCSIDriver, Reaction
 
 NAME = "csi.example.com"
 
@@ -81,23 +81,6 @@ async def test_each_call_has_an_answer_and_is_counted(autojump_clock: trio.testi
     assert (driver.called(CSICall.PROBE), driver.under_way, driver.most_at_once) == (1, 0, 1)
 
 
-async def test_what_it_says_is_changed_while_it_serves(autojump_clock: trio.testing.MockClock) -> None:
-    driver = FakeCSIDriver(NAME)
-    async with connected(driver) as call:
-        driver.ready = False
-        assert await call(CSICall.PROBE) == api.ProbeResponse(ready={"value": False})
-        driver.ready = True
-        assert await call(CSICall.PROBE) == api.ProbeResponse(ready={"value": True})
-        driver.max_volumes, driver.node_id = -1, ""
-        assert await call(CSICall.NODE_INFO) == api.NodeGetInfoResponse(max_volumes_per_node=-1)
-        driver.plugin_capabilities = ("ONLINE",)
-        said = await call(CSICall.PLUGIN_CAPABILITIES)
-        assert isinstance(said, api.GetPluginCapabilitiesResponse)
-        assert said.capabilities[0].volume_expansion.type == api.PluginCapability.VolumeExpansion.ONLINE
-        driver.answers[CSICall.NODE_INFO] = api.NodeGetInfoResponse(node_id="scripted")
-        assert await call(CSICall.NODE_INFO) == api.NodeGetInfoResponse(node_id="scripted")
-
-
 async def ending(call: Caller, which: CSICall, timeout: float = 5) -> tuple[float, Status | None]:
     began = trio.current_time()
     try:
@@ -132,21 +115,3 @@ async def test_each_call_can_be_refused_delayed_and_left_without_an_answer(
         driver.delays.clear()
         assert await ending(made, call) == (0, None)
     assert noted == [(call, how) for how in (Reaction.ANSWERED, Reaction.REFUSED, Reaction.HUNG, Reaction.ANSWERED)]
-
-
-async def test_calls_are_served_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    driver = FakeCSIDriver(NAME)
-    driver.hangs.add(CSICall.NODE_INFO)
-    async with connected(driver) as call, trio.open_nursery() as nursery:
-        nursery.start_soon(ending, call, CSICall.NODE_INFO, 3600)
-        await trio.testing.wait_all_tasks_blocked()
-        assert await call(CSICall.PROBE) == api.ProbeResponse()
-        assert (driver.under_way, driver.most_at_once) == (1, 2)
-        nursery.cancel_scope.cancel()
-
-
-def test_a_fake_plugin_that_is_a_csi_driver_serves_one_of_its_name() -> None:
-    (service,) = FakePlugin("CSIPlugin", NAME).serves
-    assert isinstance(service, FakeCSIDriver)
-    assert service.name == NAME
-    assert not FakePlugin("OtherPlugin", NAME).serves

@@ -150,19 +150,6 @@ async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clo
             node.plug("one/two/a.sock", csi())
 
 
-async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_another(
-    autojump_clock: MockClock,
-) -> None:
-    """As in the kernel, a listener belongs to an inode."""
-    async with SimulatedNode() as node:
-        first = node.plug("a.sock", csi("first"))
-        node.directory.rename(first.path, "/plugins/b.sock")
-        node.plug("a.sock", csi("second"))
-        await node.settled()
-        names = {plugin.socket: plugin.name for plugin in (await node.snapshot()).plugins}
-        assert names == {"/plugins/a.sock": "second", "/plugins/b.sock": "first"}
-
-
 @pytest.mark.parametrize(
     ("accepting", "kind", "after"),
     [
@@ -355,24 +342,3 @@ async def test_a_process_that_is_suspended_answers_once_it_runs_on(autojump_cloc
         await node.settled()
         assert (plugin.suspended, node.state("csi.sock")) == (False, "registered")
         assert plugin.calls == [Call(0.5, "GetInfo"), Call(0.5, "NotifyRegistrationStatus", registered=True)]
-
-
-async def test_a_process_is_suspended_from_the_first_time_until_it_runs_on(autojump_clock: MockClock) -> None:
-    """Oracles judge by that time which answers were never sent (seed 2409303)."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("csi.sock", csi())
-        times = [plugin.suspended_at]
-        for act in (plugin.suspend, plugin.suspend, plugin.resume, plugin.suspend):
-            await trio.sleep(1.0)
-            act()
-            times.append(plugin.suspended_at)
-    assert times == [math.inf, 1.0, 1.0, math.inf, 4.0]
-
-
-async def test_a_process_that_takes_over_from_one_that_is_suspended_answers(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        plugin = node.plug("csi.sock", csi())
-        plugin.suspend()
-        plugin.hand_over()
-        await node.settled()
-        assert node.timeline("csi.sock") == registered_at(0.0)

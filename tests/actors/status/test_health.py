@@ -25,16 +25,6 @@ from plugind.protocol.words import Step
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 
-async def test_a_root_that_is_absent_is_shown_with_its_reason_and_nothing_is_wrong(autojump_clock: MockClock) -> None:
-    async with bench() as node:
-        await node.take(RootReported(ROOT, Watching.ABSENT, 0.0, ready=True, reason="it is missing"))
-        response = await node.get("/healthz")
-        (root,) = json.loads(response.body)["roots"]
-        assert (response.status, root["status"], root["watching"]) == (200, "ok", "absent")
-        assert root["reason"] == "it is missing"
-        assert (await node.get("/readyz")).status == 200
-
-
 async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
     async def health(node: Bench) -> tuple[int, str, str, str | None]:
         response = await node.get("/healthz")

@@ -34,7 +34,6 @@ from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import GPU
 
 ALICE, BOB = 1000, 1001
-INIT = ProcessIdentity(77, 8, "boot")
 NONE: dict[str, object] = {"kind": "none"}
 
 
@@ -161,20 +160,6 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         status, gone = await daemon.ask("GET", "/v1/leases/train")
         assert (status, gone["problem"], gone["error"]) == (404, "unknown", "there is no lease train")
         assert (await daemon.ask("DELETE", "/v1/leases/train"))[0] == 404
-
-
-async def test_a_list_keeps_those_whose_id_begins_so(autojump_clock: MockClock) -> None:
-    """Also with more leases than are written at once."""
-    async with running(*(f"GPU-{number}" for number in range(130))) as daemon:
-        for number in range(120):
-            assert (await daemon.post(id=f"job-{number}"))[0] == 201
-        _, shown = await daemon.ask("GET", "/v1/leases", prefix="job-11")
-        assert [lease["id"] for lease in shown["leases"]] == sorted(
-            ["job-11", *(f"job-11{last}" for last in range(10))]
-        )
-        assert len((await daemon.ask("GET", "/v1/leases"))[1]["leases"]) == 120
-        status, wrong = await daemon.ask("GET", "/v1/leases", id="job-1")
-        assert (status, wrong["error"]) == (400, "there is no parameter id; /v1/leases takes prefix")
 
 
 async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: MockClock) -> None:
@@ -362,18 +347,6 @@ async def test_a_connection_hears_of_the_end_of_its_lease_and_why(target: str, a
         assert "token" not in last
 
 
-async def test_a_connection_that_came_back_hears_of_the_end_of_its_lease(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        client = await daemon.wait(owner=CONNECTION, id="mine")
-        (given,) = await client.lines()
-        again = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
-        await again.lines()
-        await client.stream.aclose()
-        await daemon.ask("DELETE", "/v1/leases/mine")
-        assert [line["state"] for line in await again.lines()] == ["held", "gone"]
-        assert again.received.endswith(b"0\r\n\r\n")
-
-
 async def test_a_connection_with_a_lease_may_have_heartbeats(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         body = {"resources": {GPU: 1}, "owner": CONNECTION}
@@ -493,14 +466,6 @@ async def metrics(daemon: Daemon) -> list[str]:
     return (await body_of(response)).decode().splitlines()
 
 
-async def test_metrics_go_without_leases_if_the_lease_actor_hangs(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        daemon.leases.hangs = True
-        lines = await metrics(daemon)
-    assert not [line for line in lines if line.startswith("plugind_leases")]
-    assert "plugind_state_failing 0.0" in lines
-
-
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
@@ -528,12 +493,6 @@ async def test_other_requests_are_refused(method: str, path: str, status: int, a
         assert response.status == status
         if status == 405:
             assert dict(response.headers)["Allow"]
-
-
-async def test_the_name_of_a_lease_may_have_any_printable_character(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        await daemon.post(id="a/b é")
-        assert (await daemon.ask("GET", "/v1/leases/a%2Fb%20%C3%A9"))[0] == 200
 
 
 @pytest.mark.parametrize(

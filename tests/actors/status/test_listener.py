@@ -94,15 +94,6 @@ async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
     assert path.name not in os.listdir(path.parent)
 
 
-async def test_a_directory_too_deep_for_a_socket_address_holds_a_status_socket(tmp_path: Path) -> None:
-    """Fault 23."""
-    path = tmp_path / ("d" * 100) / ("e" * 100) / "status.sock"
-    path.parent.parent.mkdir()
-    with listen(str(path)):
-        assert path.is_socket()
-    assert path.name not in os.listdir(path.parent)
-
-
 async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tmp_path: Path) -> None:
     """A misspelt path must not become a tree of new directories."""
     log = Lines()
@@ -116,29 +107,6 @@ async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tm
         listen(str(path), log).close()
     said = "directory of the status socket was missing and was made"
     assert log.lines == [(Level.INFO, said, {"directory": str(path.parent)})]
-
-
-@pytest.mark.parametrize("path", ["", "status/", "a\0b"])
-def test_a_path_that_names_no_file_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match="is not the path of a file; give one with --status"):
-        listen(path)
-
-
-@pytest.mark.parametrize(("mode", "own"), [(0o600, True), (0o755, False), (0o666, False)])
-async def test_only_a_stale_socket_of_a_daemon_is_replaced(tmp_path: Path, mode: int, own: bool) -> None:
-    """It would have removed the socket of a plugin that is about to listen, or was killed."""
-    path = tmp_path / "status.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    path.chmod(mode)
-    before = path.stat()
-    if own:
-        listen(str(path)).close()
-        return
-    said = f"is a socket of user {os.geteuid()} on which nobody listens, .* run 'rm {path}' if no program needs it, or"
-    with pytest.raises(ConfigError, match=said):
-        listen(str(path))
-    assert os.path.samestat(path.stat(), before)
 
 
 async def test_a_stale_socket_of_another_user_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

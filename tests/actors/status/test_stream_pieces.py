@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.http.server import HttpRequest, Send
 from plugind.actors.messaging.mailbox import Audience
 from plugind.actors.status.leases_api import LeasesApi
-from plugind.actors.status.streams import PIECE, PIECE_BYTES, Backlog, Unsent, send_pieces
+from plugind.actors.status.streams import PIECE_BYTES, Backlog, Unsent, send_pieces
 from plugind.protocol.leases.messages import (
     LeasesAsked,
     LeasesMessage,
@@ -42,16 +42,6 @@ async def test_long_rows_are_made_as_they_are_read(autojump_clock: MockClock) ->
     await send_pieces(rows(), send)
     assert made == sent == 60_000_000
     assert most <= PIECE_BYTES + 60_000
-
-
-async def test_short_rows_share_pieces(autojump_clock: MockClock) -> None:
-    pieces: list[bytes] = []
-
-    async def send(piece: bytes) -> None:
-        pieces.append(piece)
-
-    await send_pieces([b"1"] * (2 * PIECE + 1), send)
-    assert pieces == [b"1" * PIECE, b"1" * PIECE, b"1"]
 
 
 LONG = Request((Wanted("v.com/a", 1),), labels=(("k", "x" * 60_000),))

@@ -58,10 +58,6 @@ def test_values_have_the_types_of_their_settings() -> None:
     }
 
 
-def test_a_number_of_seconds_is_a_float_whatever_the_file_has() -> None:
-    assert isinstance(values("rescan = 5")["rescan"], float)
-
-
 def test_an_unknown_key_names_the_one_that_is_meant() -> None:
     text = "rescan = 5\n[timeouts]\n# a comment\ngetinfo = 2\n[timeout]\nx = 1\n[trust]\nexpected = []\n[zzz]\n"
     text += "[timeouts.rots]\n[helth_checks]\nperiod = 1\n[backoff]\nfoo = 1\n"

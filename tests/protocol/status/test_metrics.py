@@ -7,13 +7,10 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.registration.lives import reason
-from plugind.protocol.status.histograms import BUCKETS, Histogram
 from plugind.protocol.status.metrics import (
     MAX_RESOURCES,
-    MAX_TYPES,
     ByResource,
     Metrics,
-    RootCounters,
     causes,
     dra_instances,
     expected_useful,
@@ -26,13 +23,6 @@ from plugind.protocol.status.view import View
 
 def changed(state: StateName, socket: str = "/r/a.sock", *, attempt: int = 1) -> StateChanged:
     return StateChanged(socket, "/r", 1, state, 1.0, attempt=attempt)
-
-
-def test_every_outcome_of_every_operation_starts_at_zero() -> None:
-    metrics = Metrics()
-    for operation in Operation:
-        for plugin_type in BUILT_IN_TYPES:
-            assert all(metrics.operations[operation, plugin_type, outcome] == 0 for outcome in Outcome)
 
 
 def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
@@ -55,27 +45,6 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
 
 
-def test_all_operations_of_a_silent_first_try_are_counted_with_its_one_report() -> None:
-    steps = (Operation.DIAL, Operation.GET_INFO, Operation.VALIDATE, Operation.REGISTER, Operation.NOTIFY)
-    view, metrics = View(), Metrics()
-    finished = tuple(Finished(step, Outcome.OK, 0.01) for step in steps)
-    change = attrs.evolve(changed(StateName.REGISTERED), info=CSI, finished=finished)
-    before, after = view.apply(change)
-    metrics.count(change, after or before)
-    counted = {key: count for key, count in metrics.operations.items() if count}
-    assert counted == {(step, "CSIPlugin", Outcome.OK): 1 for step in steps}
-
-
-def test_a_bounded_number_of_types_have_a_label() -> None:
-    """Fault 92."""
-    metrics = Metrics()
-    assert [metrics.label(label) for label in (None, "CSIPlugin", "Odd")] == ["unknown", "CSIPlugin", "other"]
-    metrics.learn_types(["Odd"])
-    assert metrics.label("Odd") == "Odd"
-    metrics.learn_types(f"T{number}" for number in range(1000))
-    assert len({metrics.label(f"T{number}") for number in range(1000)}) <= MAX_TYPES + 1
-
-
 def test_a_bounded_number_of_resources_have_a_label() -> None:
     """Fault 92: the first 64 have one of their own; the others, and names that no resource can have, share one."""
     calls = ByResource()
@@ -95,32 +64,6 @@ def test_resources_that_may_not_be_new_take_no_label() -> None:
     calls.count("vendor.com/gpu", may_be_new=True)
     calls.count("vendor.com/gpu", may_be_new=False)
     assert calls.counts == {"other": 70, "vendor.com/gpu": 2}
-
-
-def test_a_registration_is_timed_when_it_is_complete() -> None:
-    metrics = Metrics()
-    metrics.count(changed(StateName.NOTIFYING), None)
-    metrics.count(attrs.evolve(changed(StateName.REGISTERED), registered_in=0.02), None)
-    assert (sum(metrics.registration.counts), metrics.registration.total) == (1, 0.02)
-
-
-def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
-    histogram = Histogram()
-    for value in (0.0001, 0.0005, 0.7, 1.0, 500.0):
-        histogram.observe(value)
-    buckets = dict(histogram.cumulative())
-    assert (buckets["0.0005"], buckets["0.5"], buckets["1.0"], buckets["120.0"], buckets["+Inf"]) == (2, 2, 4, 4, 5)
-
-
-def test_a_restarted_watcher_counts_from_zero_and_the_totals_of_the_daemon_continue() -> None:
-    metrics = Metrics()
-    reports = [(1, 0, 0), (4, 1, 2), (1, 0, 0), (2, 1, 0)]
-    for scans, failures, overflows in reports:
-        metrics.count_root(
-            RootReported("/r", Watching.EVENTS, 0.0, scans=scans, scan_failures=failures, overflows=overflows)
-        )
-    metrics.count_root(RootReported("/other", Watching.EVENTS, 0.0, scans=1))
-    assert (metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows) == (7, 2, 2)
 
 
 def test_restarts_are_counted_by_the_kind_of_actor() -> None:
@@ -154,36 +97,6 @@ def test_each_socket_counts_once_in_each_world() -> None:
         ("/r/2", "desired_state_of_world"),
         ("/r/3", "desired_state_of_world"),
     ]
-
-
-def test_plugins_are_counted_by_state_and_type() -> None:
-    view, metrics = View(), Metrics()
-    info = PluginInfo("DRAPlugin", "gpu", "/e", ())
-    for number in range(3):
-        view.apply(attrs.evolve(changed(StateName.REGISTERED, f"/r/{number}"), info=info))
-    view.apply(changed(StateName.STALE, "/r/stale"))
-    counts = {key: count for key, count in metrics.plugins(view.rows.values()).items() if count}
-    assert counts == {(StateName.REGISTERED, "DRAPlugin"): 3, (StateName.STALE, "unknown"): 1}
-
-
-def test_the_bounds_of_the_buckets_are_stable() -> None:
-    """Dashboards refer to these bounds."""
-    assert (
-        *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-        *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
-    ) == BUCKETS
-
-
-def test_the_type_of_a_socket_is_unknown_only_before_its_info_arrives() -> None:
-    unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
-    assert unknown == {Operation.DIAL, Operation.GET_INFO}
-
-
-def test_failures_and_overflows_of_a_root_are_counted_once() -> None:
-    metrics = Metrics()
-    for count in (1, 3, 3):
-        metrics.count_root(RootReported("/r", Watching.EVENTS, 0.0, scans=count, scan_failures=count, overflows=count))
-    assert metrics.roots == RootCounters(scans=3, failures=3, overflows=3)
 
 
 def test_a_socket_that_is_gone_is_counted_in_no_state() -> None:

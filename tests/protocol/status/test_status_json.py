@@ -136,9 +136,3 @@ def test_the_published_state_names_are_stable() -> None:
     )
     assert " ".join(Operation) == "dial get-info validate register notify deregister"
     assert " ".join(Outcome) == "ok refused failed broken timed-out superseded"
-
-
-def test_a_description_is_the_listed_status_with_its_facts_and_its_history() -> None:
-    plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0, facts=(("zone", "z\udcff"),))
-    described = described_to_json(plugin, 2.0, 9.0)
-    assert described == plugin_to_json(plugin, 2.0, 9.0) | {"facts": {"zone": "z\\xff"}, "history": []}

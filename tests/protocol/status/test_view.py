@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import attrs
-import pytest
 
 from plugind.protocol.messages.status import HealthReported, PluginDisplaced, StateChanged
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import PluginInfo
-from plugind.protocol.plugins.status import Finished, HistoryEntry, Operation, Outcome, PluginStatus, StateName
-from plugind.protocol.status.view import DEPRECATED, View
+from plugind.protocol.plugins.status import Finished, Operation, Outcome, PluginStatus, StateName
+from plugind.protocol.status.view import View
 from plugind.protocol.words import Step
 
 INFO = PluginInfo("CSIPlugin", "csi.example.com", "/r/a.sock", ("1.0.0",))
@@ -60,14 +59,6 @@ def test_the_health_of_a_plugin_stays_while_it_is_notified_again_and_goes_when_i
     assert view.set_health(HealthReported("/r/a.sock", 1, Health.UNHEALTHY, "", (), 5.5)) is None
     view.apply(change(StateName.DIALING, 6.0))
     assert only(view).health is None
-
-
-def test_a_new_reason_for_the_same_state_does_not_reset_its_age() -> None:
-    view = View()
-    view.apply(attrs.evolve(change(StateName.PARKED, 1.0), reason="first"))
-    view.apply(attrs.evolve(change(StateName.PARKED, 5.0), reason="second"))
-    status = only(view)
-    assert (status.since, status.reason) == (1.0, "second")
 
 
 def test_a_new_generation_has_no_info_until_get_info_returns() -> None:
@@ -157,61 +148,6 @@ def test_a_socket_that_is_gone_leaves_the_list_and_can_still_be_described() -> N
         )
 
 
-def test_the_end_of_an_unknown_socket_changes_nothing() -> None:
-    assert View().apply(change(StateName.GONE)) == (None, None)
-
-
-def test_a_bounded_number_of_sockets_that_are_gone_is_remembered() -> None:
-    view = View(gone_kept=3)
-    for number in range(10):
-        view.apply(change(StateName.WAITING, socket=f"/r/{number}"))
-        view.apply(change(StateName.GONE, socket=f"/r/{number}"))
-    assert [bool(view.find(f"/r/{number}")) for number in range(10)] == [False] * 7 + [True] * 3
-
-
-def test_the_history_of_a_path_keeps_the_last_entries_across_generations() -> None:
-    """Behaviour 38."""
-    view = View(history=3)
-    view.apply(change(StateName.DIALING, 1.0))
-    view.apply(attrs.evolve(change(StateName.WAITING, 2.0), reason="no answer", attempt=1))
-    view.apply(change(StateName.DIALING, 3.0, generation=2))
-    view.apply(attrs.evolve(change(StateName.REGISTERED, 4.0, generation=2), attempt=1))
-    (row,) = view.find("/r/a.sock")
-    assert row.status_with_history.history == (
-        HistoryEntry(2.0, StateName.WAITING, "no answer", 1),
-        HistoryEntry(3.0, StateName.DIALING, None, 0),
-        HistoryEntry(4.0, StateName.REGISTERED, None, 1),
-    )
-
-
-def test_only_registered_instances_have_a_role() -> None:
-    """Behaviour 37."""
-    view = View()
-    view.apply(change(StateName.NOTIFYING))
-    assert view.set_active("/r/a.sock", 1, active=False) is not None
-    assert only(view).active is None
-    view.apply(change(StateName.REGISTERED))
-    assert only(view).active is False
-    assert view.set_active("/r/a.sock", 1, active=False) is None, "the role has not changed"
-    assert view.set_active("/r/a.sock", 9, active=True) is None, "another generation is another instance"
-    assert view.set_active("/r/none.sock", 1, active=True) is None
-
-
-def test_a_socket_in_a_deprecated_directory_has_a_warning() -> None:
-    """Behaviour 16."""
-    view = View()
-    view.apply(attrs.evolve(change(StateName.REGISTERED), deprecated=True))
-    assert only(view).warnings == (DEPRECATED,)
-
-
-@pytest.mark.parametrize("target", ["/r/\udcff.sock", "/r/\\xff.sock"])
-def test_a_path_that_is_not_utf_8_is_found_raw_and_as_shown(target: str) -> None:
-    """Fault 21."""
-    view = View()
-    view.apply(change(StateName.WAITING, socket="/r/\udcff.sock"))
-    assert [row.last.socket for row in view.find(target)] == ["/r/\udcff.sock"]
-
-
 def test_all_sockets_of_one_name_are_found() -> None:
     """TestPluginRegistrationSameName: ten paths, one name, all kept."""
     view = View()
@@ -237,14 +173,6 @@ def test_the_steps_are_those_of_the_last_try_alone() -> None:
     # The status actor asked for the report again after its crash.
     view.apply(change(StateName.REGISTERED))
     assert only(view).steps == steps
-
-
-def test_a_snapshot_of_the_view_does_not_change() -> None:
-    view = View()
-    view.apply(change(StateName.DIALING))
-    copy = list(view.rows.values())
-    view.apply(change(StateName.WAITING))
-    assert copy[0].status.state is StateName.DIALING
 
 
 def test_a_remark_is_an_entry_of_the_history_and_no_change_of_state() -> None:

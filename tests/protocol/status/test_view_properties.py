@@ -222,16 +222,6 @@ def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateC
         assert [row.status_with_history for row in view.find(target)] == (at or named or late)
 
 
-def test_a_new_view_keeps_thirty_two_history_entries_of_each_socket() -> None:
-    view = View()
-    assert (view.rows, view.roots, view.handlers) == ({}, {}, ())
-    for number in range(40):
-        view.apply(StateChanged("/r/a\n", "/r", 1, StateName.WAITING, float(number)))
-    (row,) = view.find("/r/a\\n")
-    assert [entry.time for entry in row.status_with_history.history] == [float(number) for number in range(8, 40)]
-    assert (row.refused, row.type, row.name) == (False, None, None)
-
-
 def test_a_socket_that_is_parked_without_a_try_counts_as_refused() -> None:
     """Behaviour 7; a plugin that is parked after a try does not."""
     for attempt in (0, 1):
@@ -371,15 +361,3 @@ def test_counters_of_watchers_add_up_across_restarts(
             if twice:
                 metrics.count_root(report)
     assert [metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows] == expected
-
-
-@examples(40)
-@given(st.lists(st.text(max_size=12), max_size=10))
-def test_every_restart_is_counted_under_the_kind_of_its_actor(actors: list[str]) -> None:
-    metrics = Metrics()
-    for actor in actors:
-        kind = metrics.count_restart(actor)
-        assert kind
-        assert actor.startswith(kind) or kind == OTHER
-        assert not set(kind) & set(":/ ") or kind == OTHER
-    assert sum(metrics.restarts.values()) == len(actors)

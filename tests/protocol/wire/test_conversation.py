@@ -27,7 +27,6 @@ from plugind.tests.tools.known_streams import (
     NOTIFY,
     REFUSED,
     Answers,
-    ByBytes,
     answers,
     compare,
     cut,
@@ -207,19 +206,6 @@ def test_a_state_remembers_few_whole_responses_and_the_others_frame_by_frame() -
     conversation = table.begin()
     assert conversation.say(GET_INFO)
     assert len(conversation.state.responses) == MAX_RESPONSES
-
-
-def test_nothing_of_a_conversation_changes_by_what_is_not_known() -> None:
-    client = ByBytes(has_led(at_once(grpc_go(CHANCE, b"one"))))
-    conversation = client.conversation
-    assert conversation is not None
-    assert not conversation.say(NOTIFY)
-    assert conversation.say(GET_INFO)
-    before = conversation.state, conversation.unsent, conversation.message, list(conversation.log)
-    first = b"".join(grpc_go(CHANCE, b"two")[0])
-    for wrong in (first + b"\0", first[:-1], first[9:]):
-        assert not conversation.hear(wrong)
-        assert (conversation.state, conversation.unsent, conversation.message, conversation.log) == before
 
 
 def led(seed: int, tables: dict[Limits, KnownConversations]) -> bool:

@@ -104,22 +104,6 @@ VALUES = st.sampled_from([b"200", b"application/grpc", b"0", b"100", b"099"]) | 
 
 
 @examples(100)
-@given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
-def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
-    """Nothing is raised, and any status is valid."""
-    block = interpret(raw, 1)
-    assert len(block.fields) == len(raw)
-    assert block.http_status is None or 100 <= block.http_status <= 999
-    pseudo = [name for name, _ in block.fields if name.startswith(":")]
-    if not block.malformed:
-        assert pseudo in ([], [":status"])
-        assert pseudo == [name for name, _ in block.fields[: len(pseudo)]]
-        assert (block.http_status is None) == (not pseudo)
-    if block.plain:
-        assert (block.malformed, block.http_status, block.grpc_status) == ("", 200, None)
-
-
-@examples(100)
 @given(st.lists(st.one_of(st.binary(max_size=12), st.lists(st.tuples(NAMES, VALUES), max_size=3)), max_size=8))
 def test_hostile_blocks_are_decoded_as_by_an_uncached_decoder(blocks: list[bytes | list[Entry]]) -> None:
     """RFC 7541: valid and random blocks alternate on three connections with one cache; both fail, or neither."""
@@ -253,18 +237,6 @@ def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
     assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "another prefix of a known size"
     cache.clear()
     assert (cache.root.prefixes, cache.root.prefix_sizes, len(cache)) == ({}, (), 0)
-
-
-def test_a_response_in_a_state_that_was_forgotten_is_not_remembered() -> None:
-    cache = HeaderCache()
-    reader = HeaderReader(65_536, cache)
-    reader.read(literal(b"x", b"y"))
-    state = reader.state
-    reader.learn(state, prefix(1), suffix(1))
-    assert len(cache) == 3
-    cache.clear()
-    reader.learn(state, prefix(1), suffix(1))
-    assert (len(cache), state.prefixes) == (0, {})
 
 
 def test_responses_count_towards_the_size_of_the_cache() -> None:

@@ -14,7 +14,7 @@ from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
 from plugind.tests.tools.fuzz_wire import mutate, pieces
 from plugind.tests.tools.wire_streams import HEAD, Recorder, Server
-from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, data, fields, headers
+from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, fields, headers
 
 PINGS = frame(PING, 0, 0, bytes(8))
 
@@ -123,12 +123,3 @@ def test_what_waits_for_a_turn_counts_as_unparsed() -> None:
     assert connection.unparsed == connection.buffered == 40 * len(PINGS)
     connection.go_on()
     assert connection.unparsed == 0
-
-
-def test_bytes_after_the_end_of_a_turn_join_those_that_wait() -> None:
-    connection, (stream,) = begun()
-    connection.receive(HELLO + PINGS * 5, 2)
-    connection.receive(headers(1) + data(1, b"x"), 2)
-    while connection.pending:
-        connection.go_on(2)
-    assert stream.events[-1] == ("data", b"x")
