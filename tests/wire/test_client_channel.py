@@ -10,7 +10,6 @@ import trio
 import trio.testing
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
-from grpclib.metadata import Deadline
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.transport import SocketTransport
@@ -78,26 +77,6 @@ async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.M
     assert caught.value.status is Status.DEADLINE_EXCEEDED
     heard = frames(bytes(await theirs.receive_some()))
     assert heard[-1] == (RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.CANCEL))
-
-
-async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
-    channel, _ = in_memory()
-    stub = channel.stub(ExampleStub)
-    method = stub.GetExampleInfo
-    for deadline, timeout, ends in ((3.0, None, 3.0), (9.0, 1.0, 4.0), (5.0, 100.0, 5.0)):
-        stream = channel.request(
-            method.name, method._cardinality, ExampleRequest, ExampleRequest, timeout=timeout, deadline=deadline
-        )
-        await stream.send_message(ExampleRequest())
-        with pytest.raises(GRPCError):
-            await stream.recv_message()
-        assert trio.current_time() == ends
-    with pytest.raises(GRPCError) as caught:
-        async with channel.request(
-            method.name, method._cardinality, ExampleRequest, ExampleRequest, deadline=Deadline.from_timeout(-1)
-        ) as stream:
-            await stream.send_message(ExampleRequest())
-    assert caught.value.status is Status.DEADLINE_EXCEEDED
 
 
 async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.MockClock) -> None:
@@ -377,33 +356,6 @@ async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None
     assert (
         sum(len(body) for kind, _, number, body in frames(bytes(heard)) if (kind, number) == (DATA, 3)) == 20 * 10_008
     )
-
-
-async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None:
-    """The socket accepts the message in parts; after the last part the sender waits for nothing else."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
-    heard, complete = bytearray(), trio.Event()
-
-    async def server() -> None:
-        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
-        await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)) + answer(1))
-        while heard.count(b"x") < 60_000:
-            await trio.testing.wait_all_tasks_blocked()
-            heard.extend(await stream.receive_some(3000))
-        complete.set()
-
-    with trio.fail_after(60):
-        async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
-            nursery.start_soon(server)
-            # The client has read the windows before it sends the message.
-            assert await get_info(channel, None) == INFO
-            upload = channel.request("/a.B/C", Cardinality.STREAM_UNARY, ExampleRequest, ExampleResponse)
-            await upload.send_message(ExampleRequest(request="x" * 60_000))
-            await complete.wait()
-        await stream.aclose()
-    assert sum(len(body) for kind, _, number, body in frames(bytes(heard)) if (kind, number) == (DATA, 3)) == 60_009
 
 
 async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:

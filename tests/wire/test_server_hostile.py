@@ -222,17 +222,6 @@ async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: 
         assert server.reports.endings == []
 
 
-async def test_the_limit_of_calls_is_announced_once_and_in_the_first_settings(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A client acts on the first value that it reads, and may have started calls before it reads a second one."""
-    async with in_memory(ServerLimits(max_streams=7)) as server:
-        await server.client.hello()
-        assert await server.client.call("unary", message(b"x")) == OK
-        announced = [e for e in server.client.events if isinstance(e, h2.events.RemoteSettingsChanged)]
-        assert [e.changed_settings[SettingCodes.MAX_CONCURRENT_STREAMS].new_value for e in announced] == [7]
-
-
 async def test_a_call_over_the_limit_after_the_acknowledgement_costs_that_call_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -318,14 +307,6 @@ async def test_a_deadline_is_on_trios_clock_and_cancels_the_handler(autojump_clo
         assert trailers["grpc-status"] == "4"
         assert server.echo.cancelled.is_set()
         assert trio.current_time() - began == 2.0
-
-
-async def test_a_handler_that_returns_without_a_reply_is_reported(autojump_clock: trio.testing.MockClock) -> None:
-    async with in_memory() as server:
-        await server.client.hello()
-        trailers = await server.client.call("silent", message(b"x"))
-        assert (trailers["grpc-status"], trailers["grpc-message"]) == ("2", "Internal Server Error")
-        assert [failed.method for failed in server.reports.failures] == ["/test.Echo/silent"]
 
 
 @pytest.mark.parametrize(("header", "status"), [({":method": "GET"}, "405"), ({"content-type": "text/html"}, "415")])

@@ -332,12 +332,3 @@ def test_the_synchronous_client_loads_nothing_heavy() -> None:
 def test_the_asynchronous_client_loads_neither_trio_nor_asyncio() -> None:
     """The one on which the program runs is there already."""
     assert loaded("from plugind.client import *", "anyio", "trio", "asyncio") == ["anyio"]
-
-
-def test_the_names_of_the_module_are_those_of_its_list() -> None:
-    import plugind.client
-
-    assert dir(plugind.client) == plugind.client.__all__ == sorted(plugind.client.__all__)
-    assert all(getattr(plugind.client, name) is not None for name in plugind.client.__all__)
-    with pytest.raises(AttributeError, match=r"has no attribute 'Sync'"):
-        plugind.client.Sync  # type: ignore[attr-defined]  # noqa: B018

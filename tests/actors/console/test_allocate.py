@@ -16,7 +16,6 @@ from typing import Any
 import attrs
 import pytest
 
-from plugind.actors.console import leases
 from plugind.actors.console.commands import main
 from plugind.actors.console.times import span
 from plugind.protocol.leases.forms import NO_LEASE
@@ -431,13 +430,6 @@ def test_a_daemon_that_is_killed_ends_the_watch_with_an_error(plugind: Run, tmp_
     done = plugind([head + b"1\r\n\n\r\n"], "leases", "--watch", *form)
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith(f"plugind: the daemon at {tmp_path}/status.sock went away: ")
-
-
-def test_recover_says_that_no_device_is_in_use(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "_processes", list)
-    done = plugind([answer(200, {"recovered": True})], "leases", "recover", "--none-held")
-    assert (done.code, done.out, done.err) == (0, "", "")
-    assert (done.asked[0].line, done.asked[0].body) == ("POST /v1/leases/recover HTTP/1.1", {"none_held": True})
 
 
 def test_recover_names_the_processes_whose_leases_are_not_listed(plugind: Run) -> None:

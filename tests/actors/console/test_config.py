@@ -23,7 +23,7 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import Format, Level
-from plugind.protocol.settings.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
+from plugind.protocol.settings.config import Config, Root, Timeouts
 from plugind.protocol.settings.table import settings
 from plugind.protocol.settings.variables import NAMES
 
@@ -240,32 +240,6 @@ def test_one_problem_is_told_with_its_place_and_the_others_are_counted(scene: Sc
     assert scene.refused() == f"{beside}:1: unknown key a"
     beside.write_text("a = 1\nb = 2\n")
     assert scene.refused() == f"{beside}:1: unknown key a (and 1 more: see 'plugind config check {beside}')"
-
-
-def test_the_directory_of_device_plugins_is_named_or_beside_the_root(scene: Scene) -> None:
-    scene.write('[device_plugins]\ndirectory = "default"\ninsecure = true\n')
-    assert scene.config().device_plugins == DevicePluginDirectory("/var/lib/kubelet/device-plugins", insecure=True)
-    assert scene.config().roots == (Root(DEFAULT_ROOT, optional=True),)
-    assert scene.config("--set=optional_roots=false").roots == (Root(DEFAULT_ROOT),)
-    assert scene.config("--set=device_plugins.directory=off").device_plugins is None
-    scene.write("[device_plugins]\ntake_over_kubelet = true\n")
-    assert "add --device-plugins" in scene.refused()
-
-
-def test_a_state_that_is_off_is_kept_nowhere(scene: Scene) -> None:
-    scene.write('state = "off"\n[device_plugins]\ndirectory = "/dp"\n')
-    assert scene.config().state is None
-    scene.write('state = "/s"\n')
-    assert scene.config().state == "/s"
-    assert scene.config(PLUGIND_STATE="/v").state is None
-
-
-def test_the_directories_of_endpoints_are_replaced_or_joined_to_the_default_ones(scene: Scene) -> None:
-    scene.write('roots = ["/a"]\nendpoint_directories = ["/e"]\n')
-    assert scene.config().endpoint_directories == ("/e",)
-    scene.write('roots = ["/a"]\nendpoint_directories = ["/e", "default"]\n')
-    assert scene.config().endpoint_directories == ("/e", "/a")
-    assert scene.config("--endpoint-dir=/x").endpoint_directories == ("/a", "/x")
 
 
 # --- the socket of a daemon ---

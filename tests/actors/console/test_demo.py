@@ -19,7 +19,7 @@ from plugind.actors.console.demo import (
     steady_plugins,
 )
 from plugind.actors.console.demo_devices import DeviceLines
-from plugind.actors.console.demo_display import MOST_ROWS, Display, has_settled, screen
+from plugind.actors.console.demo_display import MOST_ROWS, Display, screen
 from plugind.protocol.devices.messages import ResourceChanged
 from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.devices import (
@@ -47,21 +47,6 @@ def test_the_demo_has_a_good_plugin_of_each_type_and_some_faulty_ones() -> None:
     assert set(BUILT_IN_TYPES) < good
     assert [plugin.get_info_fails for plugin in plugins if plugin.get_info_fails] == [2]
     assert [plugin.hang for plugin in plugins if plugin.hang] == ["get-info"]
-
-
-@pytest.mark.parametrize(
-    ("state", "attempt", "settled"),
-    [
-        (StateName.REGISTERED, 1, True),
-        (StateName.PARKED, 1, True),
-        (StateName.STALE, 1, True),
-        (StateName.WAITING, 2, False),
-        (StateName.WAITING, 3, True),
-        (StateName.DIALING, 9, False),
-    ],
-)
-def test_a_plugin_has_settled_when_its_row_no_longer_changes(state: StateName, attempt: int, settled: bool) -> None:
-    assert has_settled(PluginStatus("/r/a", "/r", 1, state, 0.0, attempt=attempt)) is settled
 
 
 def status(name: str, state: StateName = StateName.REGISTERED, since: float = 0.0) -> PluginStatus:

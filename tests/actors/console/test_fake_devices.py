@@ -125,15 +125,6 @@ async def test_allocated_devices_are_device_nodes_and_other_files_are_mounts(
     assert calls == [Call(0.0, "Allocate", devices=("n", "f"))]
 
 
-async def test_with_same_paths_a_process_can_use_the_devices(autojump_clock: trio.testing.MockClock) -> None:
-    """Otherwise a lease of them needs a container."""
-    spec = parse(*BASE, "--socket=/s", "--devices=2", "--same-paths")
-    async with connected(devices_of(spec)) as stub:
-        answer = await stub.Allocate(one("gpu-0", "gpu-1"), timeout=5)
-    node = api.DeviceSpec(container_path=NULL, host_path=NULL, permissions="rw")
-    assert list(answer.container_responses[0].devices) == [node, node]
-
-
 async def test_devices_that_it_lacks_and_files_that_have_gone_are_refused(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -203,20 +194,6 @@ async def test_a_reader_that_is_slow_gets_the_newest_lists_and_the_end(autojump_
         stream.reads.set()
     assert [message.devices[0].ID for message in stream.sent] == ["first", *map(str, range(1000 - MOST_WAITING, 1000))]
     assert devices.streams == 0
-
-
-async def test_each_open_stream_gets_the_list_after_each_change(autojump_clock: trio.testing.MockClock) -> None:
-    devices = FileDevices([DeviceFile("a", NULL, (1,)), DeviceFile("b", NULL)])
-    async with connected(devices) as stub, stub.ListAndWatch.open() as stream:
-        await stream.send_message(api.Empty(), end=True)
-        first = await stream.recv_message()
-        devices.turn(["b"], healthy=False)
-        second = await stream.recv_message()
-        await stream.cancel()
-    topology = api.TopologyInfo(nodes=[api.NUMANode(ID=1)])
-    healthy = api.Device(ID="a", health="Healthy", topology=topology)
-    assert first == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Healthy")])
-    assert second == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Unhealthy")])
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -297,14 +274,6 @@ async def test_a_pipe_takes_the_commands_of_several_writers(tmp_path: Path) -> N
 def write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
-
-
-def test_a_pipe_that_nobody_reads_is_taken_over_and_another_is_not(tmp_path: Path) -> None:
-    path = str(tmp_path / "pipe")
-    os.mkfifo(path)
-    with named_pipe(path), pytest.raises(OSError, match="another process reads it"), named_pipe(path):
-        pass
-    assert os.listdir(tmp_path) == []
 
 
 # --- calls of Register ------------------------------------------------------------------------------------------------

@@ -129,15 +129,6 @@ async def test_the_watchdog_is_not_fed_while_a_core_actor_hangs_and_the_status_a
     ]
 
 
-async def test_without_a_watchdog_only_changes_are_told(autojump_clock: MockClock, manager: socket.socket) -> None:
-    node = FakeNode()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_informed, node, RecordingLogger())
-        nursery.start_soon(_later, 11.0, node)
-        sent = await timeline(manager, 40, nursery)
-    assert sent == [(0, "STATUS=0 plugins"), (20, "STATUS=1 plugin: 1 registered")]
-
-
 @pytest.mark.parametrize("node", [FakeNode(ended=True), FakeNode(silent=True)], ids=["ended", "silent"])
 async def test_a_node_that_does_not_count_its_plugins_is_fed_and_says_nothing(
     autojump_clock: MockClock, manager: socket.socket, monkeypatch: pytest.MonkeyPatch, node: FakeNode

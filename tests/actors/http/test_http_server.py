@@ -69,17 +69,6 @@ async def test_a_request_is_answered_and_the_connection_closed() -> None:
     assert await served(sent) == (200, b'["POST", "/a%20b", {"x": "1", "y": "/"}, "hi"]\n')
 
 
-async def test_a_client_of_http_1_0_gets_an_answer_that_ends_with_the_connection() -> None:
-    async def pieces(request: HttpRequest) -> HttpResponse:
-        async def write(send: Send) -> None:
-            await send(b"one ")
-            await send(b"two")
-
-        return HttpResponse(200, "text/plain", write=write)
-
-    assert await served(b"GET / HTTP/1.0\r\n\r\n", handler=pieces) == (200, b"one two")
-
-
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from plugind.actors.io import state_database
-from plugind.actors.io.lease_marker import LeaseMarker, place_of_markers
+from plugind.actors.io.lease_marker import LeaseMarker
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, open_to_write, try_room, write
 from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
@@ -421,17 +421,6 @@ async def test_leases_of_another_state_withhold_only_devices_whose_plugins_they_
     here.close()
 
 
-async def test_a_directory_that_is_mounted_twice_is_known_by_its_inode(tmp_path: Path) -> None:
-    """No test mounts one, so the marker names the inode alone."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "run").mkdir()
-    found = (tmp_path / "a").stat()
-    marker = tmp_path / f"run/leases-{'0' * 32}"
-    marker.write_text(f"this boot\0{0:016}\0/elsewhere\0{found.st_dev}:{found.st_ino}\0")
-    assert (await file_in(tmp_path, plugins=["b"]).read_leases()).withheld is None
-    assert (await file_in(tmp_path, state="another", plugins=["a"]).read_leases()).withheld is not None
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"this", b"this boot", b"this boot\0", b"this boot\0/x\0", b"this boot\0" + b"0" * 16 + b"\0/x"]
 )
@@ -697,18 +686,6 @@ async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tm
     again = file_in(tmp_path)
     assert (await again.read_leases()).withheld is None
     again.close()
-
-
-def test_the_place_of_markers_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PLUGIND_MARKERS", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
-    for uid, place in ((0, "/run/plugind"), (1000, "/run/user/1000/plugind")):
-        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
-        assert place_of_markers() == place
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert place_of_markers() is None
-    monkeypatch.setenv("PLUGIND_MARKERS", "/markers")
-    assert place_of_markers() == "/markers"
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------

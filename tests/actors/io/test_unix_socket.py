@@ -99,15 +99,6 @@ async def test_a_socket_that_listens_is_never_replaced(tmp_path: Path) -> None:
         connected(path).close()
 
 
-async def test_a_socket_whose_backlog_is_full_is_never_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with listen(str(path), backlog=0), connected(path):
-        with pytest.raises(BlockingIOError):
-            connected(path)
-        with pytest.raises(OSError, match="another process listens there"):
-            listen(str(path), remove_stale=True)
-
-
 async def test_a_datagram_socket_is_never_replaced(tmp_path: Path) -> None:
     """connect() fails with EPROTOTYPE, whether or not the process of the socket runs."""
     path = tmp_path / "s"
@@ -271,19 +262,6 @@ async def accept_one(listener: UnixListener, errors: list[int | None]) -> None:
         pass
 
 
-async def test_a_connection_that_is_lost_before_accept_does_not_end_the_listener(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = [
-        ConnectionAbortedError(errno.ECONNABORTED, "aborted"),
-        PermissionError(errno.EPERM, "a security module"),
-    ]
-    with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
-        fail_first(listener, failures, monkeypatch)
-        with await listener.accept():
-            assert failures == []
-
-
 @pytest.mark.parametrize("number", [errno.EIO, errno.EPROTO, errno.ENOSPC, errno.ENETDOWN])
 async def test_any_other_error_of_accept_is_that_of_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, number: int
@@ -294,13 +272,6 @@ async def test_any_other_error_of_accept_is_that_of_one_connection(
         fail_first(listener, failures, monkeypatch)
         with await listener.accept():
             assert (failures, round(trio.current_time(), 6)) == ([], 0.3)
-
-
-async def test_an_error_that_a_retry_cannot_fix_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with listen(str(tmp_path / "s")) as listener:
-        fail_first(listener, [OSError(errno.EINVAL, "Invalid argument")], monkeypatch)
-        with pytest.raises(OSError, match="Invalid argument"):
-            await listener.accept()
 
 
 def fail_first(listener: UnixListener, failures: list[OSError], monkeypatch: pytest.MonkeyPatch) -> None:

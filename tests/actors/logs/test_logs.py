@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import resource
 import tempfile
 from collections.abc import Iterator
@@ -146,20 +145,6 @@ async def test_a_full_disk_does_not_end_the_log_and_lost_lines_are_counted_when_
         f"{PREFIX}room",
         'time=1970-01-01T00:00:00.000Z level=warning msg="log lines dropped" dropped=3',
     ]
-
-
-async def test_lines_can_be_written_to_a_terminal() -> None:
-    leader, follower = pty.openpty()
-    try:
-        log = Log(descriptor=follower, wall=at_zero)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(log.run)
-            log.event(Level.INFO, "m")
-            assert (await read_until(leader, b"\n")).decode() == f"{PREFIX}m\r\n"
-            nursery.cancel_scope.cancel()
-    finally:
-        os.close(leader)
-        os.close(follower)
 
 
 async def test_stopping_does_not_wait_for_a_reader_that_never_reads(

@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.discovery.scanner import Scanner
-from plugind.actors.handlers.calls import HandlerCalls
 from plugind.actors.messaging import callers
 from plugind.actors.node.supervision import GaveUpError
 from plugind.actors.registration import actor as registration_actor
@@ -303,39 +302,6 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
         assert node.state("a.sock") == "parked"
 
 
-async def test_a_handler_that_comes_and_goes_while_the_reconciler_does_not_run_crashes_nothing(
-    autojump_clock: MockClock,
-) -> None:
-    """Seed 303: it has ended before the next reconciler hears that it was added, and that it has no plugin left."""
-    async with SimulatedNode() as node:
-        crashes: list[str] = []
-        node.supervisor.internals.crashes.watch(lambda name, _: crashes.append(name))
-        node.crash("reconciler")
-        await wait_all_tasks_blocked()
-        await node.supervisor.add_handler("Colour", FakeHandler())
-        await node.supervisor.remove_handler("Colour")
-        await node.supervisor.add_handler("Colour", FakeHandler())
-        node.plug("a.sock", red())
-        await node.settled()
-        assert (crashes, node.state("a.sock")) == (["node"], "registered")
-
-
-async def test_a_registration_that_crashes_as_it_calls_the_handler_is_started_again(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 85: the Register of its name is followed by one Deregister, and other plugins go on."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        await node.settled()
-        crash_once(monkeypatch, HandlerCalls, "prepare", after=1)
-        node.plug("a.sock", red())
-        await node.settled()
-        node.plug("b.sock", FakePlugin("Colour", "blue"))
-        await node.settled()
-        assert node.state("a.sock") == node.state("b.sock") == "registered"
-        assert handler.asked("red") == ["validate", "deregister", "validate", "register"]
-
-
 async def test_a_status_actor_that_crashes_repairs_its_view_and_ends_no_stream(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,14 +380,6 @@ async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: M
         await run(embedded(SimulatedNode()), error)
     assert caught.value is error
     assert caught.value.__cause__ is None
-
-
-async def test_a_group_of_errors_in_the_block_is_raised_unchanged(autojump_clock: MockClock) -> None:
-    """A group that the program raises itself is not unwrapped."""
-    group = ExceptionGroup("mine", [OwnError("one")])
-    with pytest.raises(ExceptionGroup) as caught:
-        await run(embedded(SimulatedNode()), group)
-    assert caught.value is group
 
 
 async def test_a_block_that_is_cancelled_ends_at_once(autojump_clock: MockClock) -> None:

@@ -13,8 +13,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from trio._core import _run
 from trio.testing import MockClock
 
@@ -41,7 +39,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at
+from plugind.tests.actors.registration.timelines import at, registered_at
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -245,20 +243,6 @@ async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockCl
 
     with pytest.raises(LeakError, match=r"connections to \['/plugins/a\.sock'\]"):
         await run()
-
-
-async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: MockClock) -> None:
-    """The attributes of a ``FakePlugin`` are mutable."""
-    fake = FakePlugin("CSIPlugin", "a", error=GRPCError(Status.INTERNAL, "bug"), get_info_fails=math.inf)
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", fake)
-        await node.settled(patience=0.0)
-        assert (node.history("a.sock")[-1].reason or "").endswith("INTERNAL: bug")
-        fake.get_info_fails = 0
-        fake.delay = 0.125
-        await node.settled()
-        assert plugin.calls == [asked(0.0), asked(0.5), notified_ok(0.625)]
-        assert node.timeline("a.sock")[-1] == (0.75, "registered")
 
 
 # --- one seed, one trace ----------------------------------------------------------------------------------------------

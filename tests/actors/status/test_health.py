@@ -225,15 +225,6 @@ async def test_a_node_that_cannot_lease_devices_is_not_ready_and_says_why(autoju
         assert await ready() == (503, ["leases (all devices are withheld: the state was lost)"])
 
 
-async def test_the_sockets_that_are_queued_for_a_dial_are_counted(autojump_clock: MockClock) -> None:
-    async with bench() as node:
-        api = attrs.evolve(node.api, health=lambda: (ActorHealth("dial slots", Condition.OK, None, 7, 0.5),))
-        assert json.loads((await node.get("/healthz")).body)["queued"] == 0
-        assert json.loads((await api(HttpRequest("GET", "/healthz", {}, b""))).body)["queued"] == 7
-        text = await body_of(await api(HttpRequest("GET", "/metrics", {}, b"")))
-        assert b'\nplugind_mailbox_depth{actor="dial slots"} 7.0\n' in text
-
-
 async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(autojump_clock: MockClock) -> None:
     """With the reconciler hung for 70 s, health said ok and ready; only the watchers' heartbeat was looked at."""
     condition = Condition.FAILED

@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from plugind.actors.http.places import Place
 from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, LateResponse, serve_connection
 from plugind.actors.io.unix_socket import Credentials
-from plugind.actors.status.allocations import no_place
-from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
+from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig
 from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
@@ -347,18 +345,6 @@ async def test_a_connection_hears_of_the_end_of_its_lease_and_why(target: str, a
         assert "token" not in last
 
 
-async def test_a_connection_with_a_lease_may_have_heartbeats(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        body = {"resources": {GPU: 1}, "owner": CONNECTION}
-        client = await daemon.send("POST", "/v1/leases", body, heartbeat="5")
-        await trio.sleep(21)
-        await client.lines()
-        assert b"\r\nHeartbeat: 5\r\n" in client.received
-        assert client.received.count(b"1\r\n\n\r\n") == 4
-        status, failed = await daemon.ask("POST", "/v1/leases", body, heartbeat="no")
-        assert (status, failed["error"][:15]) == (400, "heartbeat is 'n")
-
-
 async def test_after_a_restart_a_connection_comes_back_with_its_token(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         client = await daemon.wait(owner=CONNECTION, id="mine")
@@ -510,12 +496,6 @@ async def test_a_lease_actor_that_hangs_costs_an_answer(
         assert trio.current_time() == began + seconds
 
 
-async def test_a_node_without_leases_says_so(autojump_clock: MockClock) -> None:
-    async with running(leases=False) as daemon:
-        assert await daemon.ask("GET", "/v1/leases") == (404, {"error": "this node has no leases"})
-        daemon.api.end_watches()
-
-
 async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         for line in REQUESTS:
@@ -524,32 +504,6 @@ async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) ->
                 response: HttpResponse = await daemon.api(HttpRequest(method, path, {}, b"{}", peer()))
                 assert response.status != 405
                 assert b"there is no /v1" not in response.body
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "expected"),
-    [
-        ("POST", "/v1/leases", Place.LEASE),
-        ("POST", "/v1/leases/a/resume", Place.LEASE),
-        ("GET", "/v1/leases", Place.QUERY),
-        ("DELETE", "/v1/leases/a", Place.QUERY),
-        ("POST", "/v1/leases/a/bind", Place.QUERY),
-        ("GET", "/v1/leases/watch", Place.STREAM),
-        ("POST", "/other/resume", Place.QUERY),
-    ],
-)
-def test_allocations_have_places_of_their_own(method: str, path: str, expected: Place) -> None:
-    """Callers who wait for devices keep nobody from releasing some."""
-    assert place(HttpRequest(method, path, {}, b"")) is expected
-    assert HttpLimits().number_of(Place.LEASE) == 256
-
-
-def test_a_caller_for_whom_there_is_no_place_is_told_as_of_any_limit() -> None:
-    response = no_place(Place.LEASE, "256 leases are open, which is the limit")
-    failure = failure_from_json(json.loads(response.body))
-    assert (response.status, failure.problem) == (429, Problem.LIMIT)
-    assert failure.text.endswith("own a lease by their connection; ask again later")
-    assert no_place(Place.STREAM, "64 streams are open, which is the limit").status == 503
 
 
 _names = st.sampled_from(["", "a", "watch", "recover", "%FF", "a%00", "%ED%A0%80", "renew", "bind", "resume"])

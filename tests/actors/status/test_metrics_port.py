@@ -290,20 +290,6 @@ async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: Mo
     assert got == [b"0.25\n"] * 40 + [b"1.5\n"] * 40
 
 
-async def test_a_client_that_leaves_while_metrics_are_made_takes_them_from_nobody(autojump_clock: MockClock) -> None:
-    async def metrics(_: HttpRequest) -> HttpResponse:
-        await trio.sleep(1.0)
-        return HttpResponse(200, "text/plain", b"x")
-
-    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
-    asked = HttpRequest("GET", "/metrics", {}, b"", host="localhost")
-    with trio.move_on_after(0.5) as left:
-        await api(asked)
-    assert left.cancelled_caught
-    assert (await api(asked)).body == b"x"
-    assert trio.current_time() == 1.5
-
-
 async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration_and_one_that_is_taken_may_be_free_later() -> (
     None
 ):

@@ -33,10 +33,6 @@ def red(*versions: str) -> FakePlugin:
     return FakePlugin("Colour", "red", versions or ("1.0.0",))
 
 
-def colour(name: str) -> FakePlugin:
-    return FakePlugin("Colour", name)
-
-
 async def active(node: SimulatedNode) -> dict[str, bool | None]:
     return {plugin.socket.removeprefix("/plugins/"): plugin.active for plugin in (await node.snapshot()).plugins}
 

@@ -44,7 +44,6 @@ from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.strategies import leases, texts, words
 
 GPU = "vendor.com/gpu"
-BOOT = "4c9d5bcf-4b6f-4f0e-8a41-8d1d5c2a3a0b"
 BODY: dict[str, Any] = {"resources": {GPU: 1}, "owner": {"kind": "none"}}
 
 _some = st.lists(words, max_size=3).map(tuple)

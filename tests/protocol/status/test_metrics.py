@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from plugind.protocol.messages.status import HealthReported, RootReported, ServingChanged, StateChanged
 from plugind.protocol.plugins.health import Health
@@ -158,82 +159,84 @@ CSI = PluginInfo("CSIPlugin", "csi", "/e", ())
 REFUSED = attrs.evolve(failing(StateName.NOTIFYING, Operation.VALIDATE, Outcome.REFUSED), info=CSI)
 
 
-def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last() -> None:
-    late = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
-    assert after(changed(StateName.DIALING)) == {}
-    assert after(late) == {("unknown", "get-info-timed-out"): 1}
-    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
-    assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
-    notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
-    assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
+LATE = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
+AGAIN = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
+NOTIFIED = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
+UNREACHABLE = failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)
+REGISTERED = failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)
+#: Its type has no handler, or another plugin has the name: that is decided between two steps, of which none fails.
+UNCLAIMED = (
+    attrs.evolve(failing(StateName.NOTIFYING, Operation.GET_INFO, Outcome.OK), info=CSI),
+    failing(StateName.PARKED, Operation.NOTIFY, Outcome.OK),
+)
+#: Fault 49.
+LOOP = attrs.evolve(changed(StateName.WAITING, attempt=0), last_known=CSI, reason=reason(7))
 
 
-def test_a_refusal_counts_under_its_step_although_the_plugin_was_notified_of_it_in_the_same_report() -> None:
-    steps = ((Operation.DIAL, Outcome.OK), (Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK))
-    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in steps)
-    waiting = attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
-    assert after(waiting) == {("CSIPlugin", "validate-refused"): 1}
-    no_name = attrs.evolve(waiting, finished=(finished[0], finished[2]))
-    assert after(no_name) == {("CSIPlugin", "claim-refused"): 1}
+def all_steps(*outcomes: tuple[Operation, Outcome]) -> StateChanged:
+    """Return the end of a try that is told in one report."""
+    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in outcomes)
+    return attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
 
 
-def test_a_plugin_that_leaves_after_it_was_refused_keeps_that_cause() -> None:
-    gone = failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)
-    assert after(REFUSED, gone) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(gone, REFUSED) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(gone, failing(StateName.STALE, Operation.DIAL, Outcome.TIMED_OUT)) == {
-        ("unknown", "dial-timed-out"): 1
-    }
-    superseded = failing(StateName.DIALING, Operation.REGISTER, Outcome.SUPERSEDED)
-    assert after(REFUSED, superseded) == {("CSIPlugin", "validate-refused"): 1}
-
-
-def test_a_plugin_that_is_registered_or_gone_or_another_has_no_cause_any_more() -> None:
-    registered = failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)
-    assert after(REFUSED, registered) == {}
-    assert after(REFUSED, registered, changed(StateName.DIALING)) == {}
-    assert after(REFUSED, changed(StateName.GONE)) == {}
-    assert after(REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)) == {}
-
-
-def test_a_plugin_that_was_refused_although_no_step_failed_was_refused_its_name() -> None:
-    """Its type has no handler, or another plugin has the name: that is decided between two steps."""
-    info = attrs.evolve(failing(StateName.NOTIFYING, Operation.GET_INFO, Outcome.OK), info=CSI)
-    refusal = failing(StateName.PARKED, Operation.NOTIFY, Outcome.OK)
-    assert after(info, refusal) == {("CSIPlugin", "claim-refused"): 1}
-    assert after(info, refusal, failing(StateName.STALE, Operation.DIAL, Outcome.FAILED)) == {
-        ("CSIPlugin", "claim-refused"): 1
-    }
-    assert after(info, refusal, REFUSED, refusal) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(info, refusal, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
-
-
-def test_what_no_step_explains_has_words_of_its_own() -> None:
-    entry = changed(StateName.PARKED, "/r/b.sock", attempt=0)
-    nothing_known = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
-    odd = attrs.evolve(REFUSED, socket="/r/d.sock", info=attrs.evolve(CSI, type="Odd"))
-    assert after(entry, nothing_known, odd) == {
-        ("unknown", "entry-refused"): 1,
-        ("CSIPlugin", "other"): 1,
-        ("other", "validate-refused"): 1,
-    }
-
-
-def test_a_plugin_counts_as_crashing_in_a_loop_only_while_it_waits_because_of_that() -> None:
-    """Fault 49."""
-    loop = attrs.evolve(changed(StateName.WAITING, attempt=0), last_known=CSI, reason=reason(7))
-    unnamed = attrs.evolve(changed(StateName.WAITING, "/r/b.sock", attempt=0), reason=reason(1))
-    other = attrs.evolve(loop, socket="/r/c.sock")
-    assert after(loop, unnamed, other) == {("CSIPlugin", "crash-loop"): 2, ("unknown", "crash-loop"): 1}
-    assert after(loop, changed(StateName.DIALING)) == {}
-    assert after(loop, failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)) == {("unknown", "dial-failed"): 1}
-    assert after(loop, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
-    assert after(loop, changed(StateName.GONE)) == {}
-
-
-def test_a_plugin_cannot_say_that_it_is_in_a_crash_loop() -> None:
-    said = attrs.evolve(failing(StateName.WAITING, Operation.GET_INFO, Outcome.FAILED), reason=reason(7))
-    assert after(said) == {("unknown", "get-info-failed"): 1}
+@pytest.mark.parametrize(
+    ("changes", "label", "cause"),
+    [
+        ((changed(StateName.DIALING),), "", None),
+        ((LATE,), "unknown", "get-info-timed-out"),
+        ((LATE, AGAIN), "unknown", "get-info-timed-out"),
+        ((LATE, AGAIN, REFUSED, NOTIFIED), "CSIPlugin", "validate-refused"),
+        (
+            (all_steps((Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK)),),
+            "CSIPlugin",
+            "validate-refused",
+        ),
+        ((all_steps((Operation.DIAL, Outcome.OK), (Operation.NOTIFY, Outcome.OK)),), "CSIPlugin", "claim-refused"),
+        ((REFUSED, UNREACHABLE), "CSIPlugin", "validate-refused"),
+        ((UNREACHABLE, REFUSED), "CSIPlugin", "validate-refused"),
+        (
+            (UNREACHABLE, failing(StateName.STALE, Operation.DIAL, Outcome.TIMED_OUT)),
+            "unknown",
+            "dial-timed-out",
+        ),
+        (
+            (REFUSED, failing(StateName.DIALING, Operation.REGISTER, Outcome.SUPERSEDED)),
+            "CSIPlugin",
+            "validate-refused",
+        ),
+        ((REFUSED, REGISTERED), "", None),
+        ((REFUSED, REGISTERED, changed(StateName.DIALING)), "", None),
+        ((REFUSED, changed(StateName.GONE)), "", None),
+        ((REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)), "", None),
+        (UNCLAIMED, "CSIPlugin", "claim-refused"),
+        (
+            (*UNCLAIMED, failing(StateName.STALE, Operation.DIAL, Outcome.FAILED)),
+            "CSIPlugin",
+            "claim-refused",
+        ),
+        ((*UNCLAIMED, REFUSED, UNCLAIMED[1]), "CSIPlugin", "validate-refused"),
+        ((*UNCLAIMED, REGISTERED), "", None),
+        ((changed(StateName.PARKED, attempt=0),), "unknown", "entry-refused"),
+        ((attrs.evolve(changed(StateName.WAITING), last_known=CSI),), "CSIPlugin", "other"),
+        ((attrs.evolve(REFUSED, info=attrs.evolve(CSI, type="Odd")),), "other", "validate-refused"),
+        ((LOOP,), "CSIPlugin", "crash-loop"),
+        ((attrs.evolve(LOOP, last_known=None),), "unknown", "crash-loop"),
+        ((LOOP, changed(StateName.DIALING)), "", None),
+        ((LOOP, UNREACHABLE), "unknown", "dial-failed"),
+        ((LOOP, REGISTERED), "", None),
+        # A plugin cannot say that it is in a crash loop.
+        (
+            (attrs.evolve(failing(StateName.WAITING, Operation.GET_INFO, Outcome.FAILED), reason=reason(7)),),
+            "unknown",
+            "get-info-failed",
+        ),
+    ],
+)
+def test_a_plugin_that_is_not_registered_counts_under_the_cause_of_that(
+    changes: tuple[StateChanged, ...], label: str, cause: str | None
+) -> None:
+    """That of the step that failed last, until it is registered or gone; it does not vanish while it is tried again."""
+    assert after(*changes) == ({} if cause is None else {(label, cause): 1})
 
 
 def test_an_expected_plugin_is_of_use_while_one_of_its_name_is_registered_and_served() -> None:

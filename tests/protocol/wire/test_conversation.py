@@ -30,15 +30,12 @@ from plugind.tests.tools.known_streams import (
     answers,
     compare,
     cut,
-    grpc_go,
-    grpcio,
     plain,
 )
 from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
 
 BOTH = (GET_INFO, NOTIFY)
 REAL = [form for form in FORMS if form is not plain]
-CHANCE = random.Random(1)
 
 
 def at_once(said: Answers) -> list[list[bytes]]:
@@ -71,33 +68,6 @@ def test_a_conversation_is_known_once_one_of_its_form_was_led(form: object) -> N
     found = [compare(table, at_once(form(chance, chance.randbytes(40))), BOTH) for _ in range(20)]
     # grpc-js says what time it is, which is one of two here.
     assert sum(found) >= 18
-
-
-@pytest.mark.parametrize("form", REAL, ids=lambda form: form.__name__)
-def test_a_conversation_is_known_however_it_is_cut_between_frames(form: object) -> None:
-    assert callable(form)
-    said = form(random.Random(7), b"one")
-    table = has_led(at_once(said))
-    for number, frames in enumerate(said):
-        for end in range(1, len(frames)):
-            pieces = at_once(said)
-            pieces[number] = [b"".join(frames[:end]), b"".join(frames[end:])]
-            assert compare(table, pieces, BOTH)
-
-
-def test_a_conversation_that_is_cut_within_a_frame_is_led_by_the_machine() -> None:
-    said = grpcio(CHANCE, b"one")
-    table = has_led(at_once(said))
-    starts = {len(b"".join(said[0][:count])) for count in range(len(said[0]) + 1)}
-    (first,), second = at_once(said)
-    for end in range(1, len(first)):
-        assert compare(table, [[first[:end], first[end:]], second], BOTH) is (end in starts)
-
-
-def test_a_refused_plugin_is_told_so_by_the_machine() -> None:
-    """The text differs each time."""
-    table = has_led(at_once(grpc_go(CHANCE, b"one")))
-    assert not compare(table, at_once(grpc_go(CHANCE, b"two")), (GET_INFO, REFUSED))
 
 
 @pytest.mark.parametrize(("size", "is_taken"), [(0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False)])
@@ -154,14 +124,6 @@ def test_what_is_unusual_is_not_remembered(said: bytes) -> None:
     for _ in range(2):
         assert not is_known(table, said)
     assert len(table) == 0
-
-
-def test_a_message_for_the_call_before_is_not_taken_for_the_answer() -> None:
-    """Fault 70: the machine drops DATA for a call that is over, so the message that counts is another one."""
-    late = headers(3) + data(3, BODY) + data(1, message(b"late")) + trailers(3)
-    table = KnownConversations()
-    for _ in range(2):
-        assert not is_known(table, ANSWER, late, requests=BOTH)
 
 
 def test_a_third_call_is_made_by_the_machine() -> None:

@@ -79,23 +79,6 @@ def test_the_fields_that_grpc_uses_are_looked_up_once() -> None:
     assert (empty.http_status, empty.content_type, empty.grpc_status, empty.grpc_message) == (None, None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("raw", "plain"),
-    [
-        ([STATUS, GRPC], True),
-        ([STATUS, GRPC, (b"x", b"y")], True),
-        ([(b":status", b"201"), GRPC], False),
-        ([STATUS, (b"content-type", b"application/grpc+proto")], False),
-        ([STATUS], False),
-        ([GRPC], False),
-        ([STATUS, GRPC, (b"grpc-status", b"0")], False),
-        ([STATUS, GRPC, (b"X", b"y")], False),
-    ],
-)
-def test_usual_response_headers_are_plain(raw: list[Entry], plain: bool) -> None:
-    assert interpret(raw, 0).plain is plain
-
-
 BYTES = st.binary(max_size=6)
 NAMES = (
     st.sampled_from([b":status", b"content-type", b"grpc-status", b"grpc-message", b"te", b"x", b"", b":path"]) | BYTES
@@ -237,13 +220,3 @@ def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
     assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "another prefix of a known size"
     cache.clear()
     assert (cache.root.prefixes, cache.root.prefix_sizes, len(cache)) == ({}, (), 0)
-
-
-def test_responses_count_towards_the_size_of_the_cache() -> None:
-    cache = HeaderCache()
-    learn_many(cache, MAX_BLOCKS - 1)
-    cache.learn_response(cache.root, prefix(1), suffix(1))
-    assert len(cache) == MAX_BLOCKS + 1
-    cache.learn_response(cache.root, prefix(2), suffix(1))
-    assert len(cache) == 2, "everything was forgotten before"
-    assert list(cache.root.prefixes) == [b"o2"]

@@ -16,7 +16,7 @@ from plugind.protocol.wire.budgets import (
     UNKNOWN_FRAMES,
     WINDOW_UPDATES,
 )
-from plugind.protocol.wire.errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+from plugind.protocol.wire.errors import ErrorCode, WireError, WireProblem
 from plugind.protocol.wire.frames import (
     ACK,
     CONTINUATION,
@@ -573,22 +573,6 @@ def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> No
     assert bytes(connection.outgoing).endswith(frame(CONTINUATION, END_HEADERS, 7, large[:16_384]))
 
 
-def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
-    for body in (b"", b"x" * 100, b"x" * 16_384):
-        one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
-        for number in range(2):
-            first, second = ClientCall(one.sender, unary=True), ClientCall(two.sender, unary=True)
-            assert one.sender.request(first, HEAD, body)
-            two.sender.open(second, HEAD)
-            assert two.sender.send(second, body, end=True) == len(body)
-            assert bytes(one.outgoing) == bytes(two.outgoing)
-            for name in ("id", "send_window", "receive_window", "local_open", "remote_open", "head_done"):
-                assert getattr(first, name) == getattr(second, name), (name, number)
-            assert one.sender.send_window == two.sender.send_window
-            assert one.budgets.spent == two.budgets.spent
-            assert list(one.sender.streams) == list(two.sender.streams)
-
-
 @pytest.mark.parametrize(
     "setting",
     [
@@ -661,18 +645,6 @@ def test_a_request_ends_without_data_though_its_window_is_negative() -> None:
     assert connection.sender.send(call, b"", end=True) == 0
     assert bytes(connection.outgoing) == frame(DATA, END_STREAM, 1)
     assert not call.local_open
-
-
-def test_the_texts_of_codes_limits_and_bytes() -> None:
-    """Fault 94."""
-    assert [code_name(code) for code in (0, 5, 13, 14, -1)] == [
-        "NO_ERROR", "STREAM_CLOSED", "HTTP_1_1_REQUIRED", "error code 0xe", "error code -0x1",
-    ]  # fmt: skip
-    assert shown(b"a\n\x1b\xff") == "a\\x0a\\x1b\ufffd"
-    assert shown(b"x" * 200) == "x" * 200
-    assert shown(b"x" * 201) == "x" * 200 + "…"
-    error = over_limit(WireProblem.PINGS, 7, "things")
-    assert (str(error), error.problem.is_limit) == ("things over the limit of 7 (limit pings)", True)
 
 
 def test_a_connection_that_failed_is_freed_without_the_garbage_collector() -> None:

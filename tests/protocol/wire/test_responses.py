@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import DATA, END_HEADERS, END_STREAM, PADDED, SETTINGS, frame
+from plugind.protocol.wire.frames import DATA, SETTINGS, frame
 from plugind.protocol.wire.grpc import ClientCall
-from plugind.protocol.wire.hpack_cache import NEW_BLOCKS_PER_CONNECTION, HeaderCache
+from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
-from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
-from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO, data, fields, headers, message, trailers
 
 LIMITS = (
     Limits(),
@@ -204,71 +203,6 @@ def test_a_response_at_the_limits_of_a_connection_is_recognized_and_one_above_is
     assert hits_of(cache, response, Limits(header_list_bytes=list_bytes - 1)) == 0
 
 
-def test_a_response_that_comes_in_two_parts_is_not_remembered() -> None:
-    for cut in range(1, len(HELLO + OK)):
-        cache = HeaderCache()
-        connection = Counting(cache=cache)
-        call = begin(connection, unary=True, ended=True)[0]
-        connection.receive((HELLO + OK)[:cut])
-        connection.receive((HELLO + OK)[cut:])
-        assert connection.failure is None
-        assert list(call.messages or ()) == [b"x"]
-        # If the first part is exactly the SETTINGS, the second one is a whole response.
-        assert len(cache.root.prefixes) == (cut == len(HELLO))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(frame(DATA, PADDED, 1, b"\1" + message(b"x") + b"\0"), id="padded"),
-        pytest.param(data(3, message(b"x")), id="of another stream"),
-    ],
-)
-def test_a_response_with_unusual_data_is_not_remembered(body: bytes) -> None:
-    cache = HeaderCache()
-    for _ in range(2):
-        assert hits_of(cache, HELLO + headers(1) + body + trailers(1)) == 0
-    assert not cache.root.prefixes
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(headers(1, fields(("grpc-status", "0"))), id="that do not end the stream"),
-        pytest.param(trailers(3), id="of another stream"),
-        pytest.param(trailers(1, RESPONSE), id="with a status of HTTP"),
-        pytest.param(frame(DATA, END_HEADERS | END_STREAM, 1, fields(("grpc-status", "0"))), id="that are data"),
-    ],
-)
-def test_a_response_with_unusual_trailers_is_not_remembered(end: bytes) -> None:
-    """Fault 68: its blocks and the bytes before its message are in the cache."""
-    cache = learnt()
-    size = len(cache)
-    for _ in range(2):
-        connection = Counting(cache=cache)
-        call = begin(connection, unary=True, ended=True)[0]
-        connection.receive(HELLO + headers(1) + data(1, message(b"x")) + end)
-        assert connection.failure is None
-        assert connection.hits == 0
-        assert call.outcome is not SUCCESS
-    assert len(cache) == size
-
-
-def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either() -> None:
-    """Fault 65: the connection has used up the blocks that it may add to the cache."""
-    cache = learnt()
-    connection = Counting(cache=cache)
-    call = begin(connection, unary=True, ended=True)[0]
-    connection.receive(HELLO)
-    for number in range(NEW_BLOCKS_PER_CONNECTION):
-        connection.receive(headers(1, fields((":status", "100"), ("x", str(number)))))
-    size = len(cache)
-    connection.receive(headers(1) + data(1, message(b"x")) + trailers(1, fields(("grpc-status", "0"), ("new", "y"))))
-    assert connection.failure is None
-    assert call.outcome is SUCCESS
-    assert len(cache) == size
-
-
 @pytest.mark.parametrize(
     "response",
     [
@@ -342,13 +276,3 @@ def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
     assert fast.failure is not None
     assert fast.failure.message == "small DATA frames over the limit of 2 (limit small_data)"
     assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
-
-
-def test_a_recognized_response_to_a_call_that_is_over_counts_as_late() -> None:
-    """Fault 60: frames for a call that is over cost budget."""
-    connection = Counting(cache=learnt())
-    call = begin(connection, unary=True, ended=True)[0]
-    connection.sender.reset(call)
-    connection.receive(HELLO + OK)
-    assert connection.hits == 0
-    assert connection.budgets.counted == 1 + 3
