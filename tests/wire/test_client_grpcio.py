@@ -60,23 +60,6 @@ async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:
                 assert (await stub.GetExampleInfo(ExampleRequest(request=text))).error == text
 
 
-async def test_many_large_calls_go_at_once(tmp_path: Path) -> None:
-    """Uploads and downloads of more than a socket holds, interleaved on one connection."""
-    path = str(tmp_path / "a.sock")
-    texts = [chr(97 + number) * (number * 50_000) for number in range(20)]
-    answers: dict[int, str] = {}
-    with grpcio_server(path), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel, trio.open_nursery() as nursery:
-            stub = channel.stub(ExampleStub)
-
-            async def call(number: int) -> None:
-                answers[number] = (await stub.GetExampleInfo(ExampleRequest(request=texts[number]))).error
-
-            for number in range(len(texts)):
-                nursery.start_soon(call, number)
-    assert [answers[number] for number in range(len(texts))] == texts
-
-
 async def test_every_status_arrives_with_its_message(tmp_path: Path) -> None:
     """The error is a trailers-only response, and its message is percent-encoded."""
     said = "für %41 ✓\nsecond line"
@@ -183,31 +166,6 @@ async def test_cancelling_the_task_cancels_the_call_at_the_plugin(tmp_path: Path
             assert scope.cancelled_caught
             assert await trio.to_thread.run_sync(cancelled.wait, 5)
             assert await channel.stub(RegistrationStub).GetInfo(InfoRequest()) == INFO
-
-
-async def test_a_slow_reader_slows_its_own_plugin_stream_and_no_other_call(tmp_path: Path) -> None:
-    """Fault 65: with flow control per stream, unread messages stay at the plugin."""
-    produced = 0
-
-    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
-        nonlocal produced
-        for _ in range(200):
-            produced += 1
-            yield ListAndWatchResponse(devices=[Device(ID="x" * 50_000)])
-
-    path = str(tmp_path / "a.sock")
-    with grpcio_server(path, watch=watch), trio.fail_after(60):
-        channel = await dial(path, timeout=60)
-        async with channel, channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
-            await stream.send_message(Empty(), end=True)
-            await stream.recv_message()
-            for number in range(100):
-                text = str(number)
-                assert (await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request=text))).error == text
-            held_up = produced
-            rest = [message async for message in stream]
-    assert held_up < 100
-    assert len(rest) == 199
 
 
 async def status_of_get_info(channel: Channel) -> Status:

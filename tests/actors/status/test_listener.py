@@ -64,16 +64,6 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) 
     first.close()
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "precious"
-    path.write_text("data")
-    with pytest.raises(ConfigError, match="exists and is no socket; remove it or give another path with --status"):
-        listen(str(path))
-    assert path.read_text() == "data"
-    with pytest.raises(ConfigError, match="cannot make the status socket"):
-        listen(str(path / "below"))
-
-
 async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tmp_path: Path) -> None:
     """A misspelt path must not become a tree of new directories."""
     log = Lines()

@@ -21,31 +21,6 @@ def only(view: View) -> PluginStatus:
     return row.status
 
 
-def test_a_socket_that_is_gone_is_described_in_its_last_state() -> None:
-    """Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed."""
-    view = View()
-    view.apply(change(StateName.DIALING, 1.0))
-    view.apply(attrs.evolve(change(StateName.VALIDATING, 1.5), info=INFO, attempt=2, uid=7, pid=8))
-    view.apply(attrs.evolve(change(StateName.REGISTERED, 2.0), attempt=2, registered_in=1.25))
-    assert only(view) == PluginStatus(
-        socket="/r/a.sock",
-        root="/r",
-        generation=1,
-        state=StateName.REGISTERED,
-        since=2.0,
-        attempt=2,
-        type="CSIPlugin",
-        name="csi.example.com",
-        endpoint="/r/a.sock",
-        versions=("1.0.0",),
-        registered_in=1.25,
-        active=True,
-        uid=7,
-        pid=8,
-        serving=True,
-    )
-
-
 def test_the_health_of_a_plugin_stays_while_it_is_notified_again_and_goes_when_it_leaves() -> None:
     """Behaviour 33: a plugin that is notified again is dialed, and its handler has it all the time (seed 319)."""
     view = View()
@@ -59,15 +34,6 @@ def test_the_health_of_a_plugin_stays_while_it_is_notified_again_and_goes_when_i
     assert view.set_health(HealthReported("/r/a.sock", 1, Health.UNHEALTHY, "", (), 5.5)) is None
     view.apply(change(StateName.DIALING, 6.0))
     assert only(view).health is None
-
-
-def test_a_new_generation_has_no_info_until_get_info_returns() -> None:
-    """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: one entry, new identity."""
-    view = View()
-    view.apply(attrs.evolve(change(StateName.REGISTERED, 1.0), info=INFO, registered_in=0.5, pid=3))
-    view.set_active("/r/a.sock", 1, active=False)
-    view.apply(change(StateName.DIALING, 2.0, generation=2))
-    assert only(view) == PluginStatus("/r/a.sock", "/r", 2, StateName.DIALING, 2.0)
 
 
 def test_a_socket_that_waits_after_short_lives_is_found_by_the_last_known_name() -> None:
@@ -84,16 +50,6 @@ def test_a_socket_that_waits_after_short_lives_is_found_by_the_last_known_name()
     view.apply(attrs.evolve(waiting, state=StateName.REGISTERING))
     assert (only(view).name, only(view).versions, only(view).last_known) == ("other.example.com", ("1.0.0",), False)
     assert view.find("csi.example.com") == []
-
-
-def test_a_late_change_of_an_older_generation_is_ignored() -> None:
-    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is ignored."""
-    view = View()
-    view.apply(attrs.evolve(change(StateName.PARKED, 2.0, generation=2), reason="a symbolic link"))
-    before, after = view.apply(change(StateName.GONE, 3.0, generation=1))
-    assert before is not None
-    assert after is None
-    assert only(view).state is StateName.PARKED
 
 
 def test_a_late_change_of_an_older_generation_than_one_that_is_gone_is_ignored() -> None:
@@ -115,14 +71,6 @@ def test_a_late_change_of_an_older_generation_than_one_that_is_gone_is_ignored()
     assert only(view).generation == 4
 
 
-def test_an_end_at_another_path_makes_no_change_late() -> None:
-    view = View()
-    view.apply(change(StateName.DIALING, generation=2, socket="/r/b.sock"))
-    view.apply(change(StateName.GONE, generation=2, socket="/r/b.sock"))
-    view.apply(change(StateName.DIALING, generation=1))
-    assert only(view).socket == "/r/a.sock"
-
-
 def test_a_file_name_is_enough_if_one_socket_has_it() -> None:
     view = View()
     view.apply(change(StateName.STALE))
@@ -131,29 +79,6 @@ def test_a_file_name_is_enough_if_one_socket_has_it() -> None:
     view.apply(change(StateName.STALE, socket="/q/a.sock"))
     assert view.find("a.sock") == []
     assert len(view.with_file_name("a.sock")) == 2
-
-
-def test_a_socket_that_is_gone_leaves_the_list_and_can_still_be_described() -> None:
-    """Test_DSW_RemovePlugin_Positive, Test_ASW_RemovePlugin_Positive: gone."""
-    view = View()
-    view.apply(attrs.evolve(change(StateName.REGISTERED), info=INFO))
-    view.apply(attrs.evolve(change(StateName.GONE, 2.0), reason="the socket was removed"))
-    assert view.rows == {}
-    for target in ("/r/a.sock", "csi.example.com"):
-        (row,) = view.find(target)
-        assert (row.last.state, row.last.reason, row.name) == (
-            StateName.GONE,
-            "the socket was removed",
-            "csi.example.com",
-        )
-
-
-def test_all_sockets_of_one_name_are_found() -> None:
-    """TestPluginRegistrationSameName: ten paths, one name, all kept."""
-    view = View()
-    for number in range(10):
-        view.apply(attrs.evolve(change(StateName.REGISTERED, socket=f"/r/{number}"), info=INFO))
-    assert [row.last.socket for row in view.find("csi.example.com")] == [f"/r/{number}" for number in range(10)]
 
 
 def test_the_steps_are_those_of_the_last_try_alone() -> None:

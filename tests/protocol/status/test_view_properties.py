@@ -208,7 +208,12 @@ def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, li
 @examples(100)
 @given(STORIES)
 def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateChanged | Role]) -> None:
-    """Behaviours 37 and 38: each socket has its last generation, the latest values and a bounded history."""
+    """Behaviours 37 and 38: each socket has its last generation, the latest values and a bounded history.
+
+    Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin, Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin,
+    Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID, Test_DSW_RemovePlugin_Positive,
+    Test_ASW_RemovePlugin_Positive, TestPluginRegistrationSameName.
+    """
     view, model, _, _ = replayed(story)
     assert {path: row.status_with_history for path, row in view.rows.items()} == {
         path: expected(life) for path, life in model.lives.items()

@@ -70,13 +70,6 @@ def test_a_conversation_is_known_once_one_of_its_form_was_led(form: object) -> N
     assert sum(found) >= 18
 
 
-@pytest.mark.parametrize(("size", "is_taken"), [(0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False)])
-def test_a_large_message_is_taken_by_the_machine(size: int, *, is_taken: bool) -> None:
-    """Fault 65: so windows and limits of bytes need no look."""
-    table = has_led([[ANSWER]])
-    assert is_known(table, HELLO + headers(1) + data(1, message(bytes(size))) + trailers(1)) is is_taken
-
-
 @pytest.mark.parametrize(
     ("limits", "is_taken"),
     [
@@ -123,24 +116,6 @@ def test_what_is_unusual_is_not_remembered(said: bytes) -> None:
     table = KnownConversations()
     for _ in range(2):
         assert not is_known(table, said)
-    assert len(table) == 0
-
-
-def test_a_third_call_is_made_by_the_machine() -> None:
-    """Fault 65: so the windows need no look."""
-    said = [[ANSWER], *([headers(n) + data(n, message(b"")) + trailers(n)] for n in (3, 5))]
-    table = KnownConversations()
-    for _ in range(2):
-        assert not compare(table, said, (*BOTH, NOTIFY))
-    assert compare(table, said[:2], BOTH)
-
-
-def test_a_conversation_in_which_a_call_was_given_up_is_not_remembered() -> None:
-    """What was sent to end it is not in the log."""
-    table = KnownConversations()
-    table.learn([GET_INFO, HELLO, NOTIFY, headers(3) + data(3, BODY) + trailers(3)])
-    table.learn([ANSWER])
-    table.learn([])
     assert len(table) == 0
 
 

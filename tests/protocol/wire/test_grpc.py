@@ -1,9 +1,6 @@
 """The rules of gRPC that need no socket: fields, messages, flow control of unread messages, limits."""
 
 import pytest
-from grpclib.const import Status
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import literal_field
@@ -12,18 +9,9 @@ from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.metadata import decode_metadata
 from plugind.protocol.wire.outcomes import decode_message
-from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO
 
 HEAD = request_head("/a.B/C", "localhost")
-
-
-def begun(*, unary: bool = True, limits: Limits | None = None) -> tuple[ClientConnection, ClientCall]:
-    connection = ClientConnection(limits or Limits())
-    call = ClientCall(connection.sender, unary=unary)
-    connection.sender.open(call, HEAD, end=True)
-    connection.receive(HELLO + headers(1))
-    connection.outgoing.clear()
-    return connection, call
 
 
 @pytest.mark.parametrize(
@@ -65,33 +53,6 @@ def test_metadata_leaves_out_grpcs_own_fields_and_invalid_base64() -> None:
         ("bad-bin", "A"),
     ]
     assert decode_metadata(fields) == [("x", "y"), ("b-bin", b"\0\1"), ("b-bin", b"\0\1"), ("b-bin", b"\xff")]
-
-
-@settings(max_examples=50)
-@given(st.lists(st.binary(max_size=40), max_size=8), st.data())
-def test_messages_may_be_cut_anywhere_by_data_frames(messages: list[bytes], draw: st.DataObject) -> None:
-    connection, call = begun(unary=False)
-    body = b"".join(map(frame_message, messages))
-    while body:
-        size = draw.draw(st.integers(1, len(body)))
-        connection.receive(data(1, body[:size]))
-        body = body[size:]
-    connection.receive(trailers(1))
-    assert list(call.messages or ()) == messages
-    assert call.outcome is not None
-    assert call.outcome.status is Status.OK
-
-
-def test_a_message_larger_than_every_window_arrives() -> None:
-    """The bytes of an unfinished message are credited as they arrive."""
-    limits = Limits(stream_window=65_535, connection_window=65_535)
-    connection, call = begun(limits=limits)
-    body = message(b"x" * 1_000_000)
-    for at in range(0, len(body), 16_000):
-        connection.receive(data(1, body[at : at + 16_000]))
-    assert call.messages is not None
-    assert [len(got) for got in call.messages] == [1_000_000]
-    assert call.outcome is None
 
 
 def test_each_period_fills_the_budgets_of_frames() -> None:

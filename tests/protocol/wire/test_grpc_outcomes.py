@@ -279,20 +279,6 @@ def test_a_text_of_4096_characters_is_not_cut() -> None:
     assert decode_message("x" * 4097) == "x" * 4096 + "…"
 
 
-def test_a_caller_sees_each_message_as_soon_as_it_arrives() -> None:
-    connection, call = called(b"", unary=False)
-    asked = (call.has_head, call.has_message, call.has_ended_or_message, call.has_ended)
-    assert [ask() for ask in asked] == [False, False, False, False]
-    connection.receive(headers(1))
-    assert [ask() for ask in asked] == [True, False, False, False]
-    connection.receive(data(1, message(b"x")))
-    assert [ask() for ask in asked] == [True, True, True, False]
-    assert call.take() == b"x"
-    assert [ask() for ask in asked] == [True, False, False, False]
-    connection.receive(trailers(1))
-    assert [ask() for ask in asked] == [True, True, True, True]
-
-
 def test_a_failure_before_the_headers_ends_every_wait() -> None:
     connection, call = called(b"", unary=False)
     connection.fail(WireError(WireProblem.CLOSED, "gone"))

@@ -146,31 +146,6 @@ def test_one_connection_adds_a_few_blocks_and_reads_the_rest_without_caching_the
         assert len(cache) == min(number + 1, NEW_BLOCKS_PER_CONNECTION)
 
 
-def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
-    cache = HeaderCache()
-    block = literal(b"x", b"y")
-    first = HeaderReader(65_536, cache)
-    found = first.read(block)
-    second = HeaderReader(65_536, cache)
-    assert second.read(block) is found
-    assert second.state is first.state
-    assert second.state.entries == ((b"x", b"y"),)
-    assert len(cache) == 1
-
-
-def test_connections_with_the_same_table_share_its_state() -> None:
-    """A state is found by its content, however the table was filled, so its cached blocks are shared."""
-    cache = HeaderCache()
-    one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
-    one.read(literal(b"x", b"y"))
-    two.read(literal(b"x", b"y") + b"\x88")
-    assert one.state is two.state
-    same = HeaderReader(65_536, cache)
-    before = same.state
-    same.read(b"\x88")
-    assert same.state is before, "a block that does not change the table keeps the state"
-
-
 def test_a_full_cache_forgets_everything_and_starts_again() -> None:
     cache = HeaderCache()
     under_way = HeaderReader(65_536, cache)
@@ -193,20 +168,6 @@ def prefix(number: int, *, size: int = 0) -> ResponsePrefix:
 
 def suffix(number: int) -> ResponseSuffix:
     return ResponseSuffix(b"e%d" % number, interpret([(b"grpc-status", b"0")], 0), TableState((), 4096), 0)
-
-
-def test_responses_are_remembered_by_prefix_and_suffix() -> None:
-    cache = HeaderCache()
-    state = cache.root
-    first = prefix(1)
-    cache.learn_response(state, first, suffix(1))
-    assert len(cache) == 2
-    cache.learn_response(state, prefix(1), suffix(2))
-    cache.learn_response(state, prefix(1), suffix(2))
-    assert len(cache) == 3
-    assert state.prefixes == {b"o1": first}
-    assert set(first.suffixes) == {b"e1", b"e2"}
-    assert state.prefix_sizes == (2,)
 
 
 def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:

@@ -14,9 +14,8 @@ from plugind.protocol.wire.budgets import (
     LATE_FRAMES,
     RESETS,
     UNKNOWN_FRAMES,
-    WINDOW_UPDATES,
 )
-from plugind.protocol.wire.errors import ErrorCode, WireError, WireProblem
+from plugind.protocol.wire.errors import ErrorCode, WireProblem
 from plugind.protocol.wire.frames import (
     ACK,
     CONTINUATION,
@@ -488,59 +487,6 @@ def test_a_connection_that_has_used_up_its_stream_ids_opens_no_more_streams() ->
     assert connection.sender.refusal.message == "the connection has used up its stream numbers"
 
 
-def test_room_in_a_window_touches_the_streams_that_wait_for_it() -> None:
-    """An update of a stream wakes that stream; one of the connection wakes all streams that had no room."""
-    connection, call = begun(ended=False)
-    connection.receive(update(0, 10))
-    assert connection.touched == []
-    connection.sender.send_window = 1
-    connection.receive(update(0, 10))
-    assert connection.touched == []
-    connection.sender.send_window = 0
-    connection.receive(update(0, 10))
-    assert connection.touched == [call]
-    assert connection.sender.send_window == 10
-    connection.touched.clear()
-    connection.receive(update(1, 7))
-    assert connection.touched == [call]
-    assert call.send_window == 65_535 + 7
-    connection.receive(answer(1))
-    connection.receive(update(1, 7))
-    assert connection.failure is None, "an update for a call that is over"
-    assert connection.budgets.spent[WINDOW_UPDATES] == 5
-
-
-def test_a_stream_that_gets_an_event_is_touched() -> None:
-    connection, call = begun()
-    for said in (headers(1), data(1, message(b"x")), trailers(1)):
-        connection.touched.clear()
-        connection.receive(said)
-        assert connection.touched == [call]
-    connection, call = begun()
-    connection.receive(answer(1))
-    assert call in connection.touched
-    connection, call = begun()
-    connection.receive(frame(RST_STREAM, 0, 1, bytes(4)))
-    assert connection.touched == [call]
-    connection, call = begun()
-    connection.fail(WireError(WireProblem.CLOSED, "gone"))
-    assert connection.touched == [call]
-
-
-def test_a_frame_in_pieces_is_kept_up_to_its_end() -> None:
-    """Fault 65."""
-    connection, call = begun()
-    said = headers(1)
-    for count in range(1, len(said)):
-        connection.receive(said[count - 1 : count])
-        assert connection.buffered == count
-    connection.receive(said[-1:])
-    assert connection.buffered == 0
-    assert call.has_head()
-    connection.receive(frame(HEADERS, END_STREAM, 1, b"ab") + b"\0\0")
-    assert connection.buffered == 4
-
-
 def test_empty_data_that_ends_a_stream_costs_nothing() -> None:
     connection, _ = begun()
     connection.receive(headers(1) + data(1, b"", end=True))
@@ -594,20 +540,6 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(setting: tuple[
     assert not connection.sender.request(call, HEAD, body)
     assert (bytes(connection.outgoing), call.id, list(connection.sender.streams)) == (b"", 0, [1])
     assert not connection.sender.request(call, bytes(16_384), b"")
-
-
-@pytest.mark.parametrize("window", [(4, 5), (0, 5)], ids=["of a stream", "of the connection"])
-def test_a_request_that_fills_a_window_is_sent_in_one_step(window: tuple[int, int]) -> None:
-    connection, _ = begun()
-    if window[0]:
-        connection.receive(settings(window))
-    else:
-        connection.sender.send_window = window[1]
-    connection.outgoing.clear()
-    call = ClientCall(connection.sender, unary=True)
-    assert connection.sender.request(call, HEAD, b"12345")
-    assert bytes(connection.outgoing).endswith(frame(DATA, END_STREAM, 3, b"12345"))
-    assert min(connection.sender.send_window, call.send_window) == 0
 
 
 def test_a_window_is_used_to_its_last_byte() -> None:

@@ -2,21 +2,20 @@
 
 import itertools
 import random
-import struct
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import DATA, SETTINGS, frame
+from plugind.protocol.wire.frames import frame
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
-from plugind.tests.wire.hostile import HELLO, data, fields, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
 
 LIMITS = (
     Limits(),
@@ -135,23 +134,7 @@ def learnt(response: bytes = HELLO + OK) -> HeaderCache:
     return cache
 
 
-LONG = ("x", "y" * 400)
 TYPE = (":status", "200"), ("content-type", "application/grpc")
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        pytest.param(HELLO + headers(1) + data(1, message(b"x" * 300)) + trailers(1), id="a message"),
-        pytest.param(frame(SETTINGS, 0, 0, struct.pack(">HI", 0xFF00, 1) * 50) + OK, id="SETTINGS"),
-        pytest.param(HELLO + headers(1, fields(*TYPE, LONG)) + data(1, message(b"x")) + trailers(1), id="headers"),
-        pytest.param(
-            HELLO + headers(1) + data(1, message(b"x")) + trailers(1, fields(("grpc-status", "0"), LONG)), id="trailers"
-        ),
-    ],
-)
-def test_a_response_is_recognized_if_a_part_of_it_is_longer_than_255_bytes(response: bytes) -> None:
-    learnt(response)
 
 
 def hits_of(cache: HeaderCache, response: bytes, limits: Limits | None = None) -> int:
@@ -230,37 +213,6 @@ def test_data_that_only_resembles_a_cached_response_is_taken_frame_by_frame(resp
 
 #: Three responses, of which none announces a new state of the table.
 THREE = [headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5)]
-
-
-@pytest.mark.parametrize(
-    ("response", "hits"),
-    [
-        pytest.param(HELLO + b"".join(THREE), 3, id="in order"),
-        pytest.param(HELLO + THREE[0] + THREE[2] + THREE[1], 3, id="in another order"),
-        pytest.param(HELLO + THREE[0] + THREE[1] + b"\0", 2, id="with a part of a frame after them"),
-        pytest.param(HELLO + THREE[0] + THREE[1] + THREE[2][:-3], 2, id="the last one is cut"),
-        pytest.param(HELLO + THREE[0] + HELLO + THREE[1], 1, id="with a frame between them"),
-        pytest.param(HELLO + THREE[0] + THREE[0] + THREE[1], 1, id="one of them twice"),
-        pytest.param(HELLO + THREE[0] + frame(DATA, 0, 3, b"x") + THREE[2], 1, id="with an error between them"),
-    ],
-)
-def test_several_responses_in_one_piece_are_recognized_as_far_as_they_are_plain(response: bytes, hits: int) -> None:
-    cache = HeaderCache()
-    for _ in range(3):
-        for piece in (*THREE, b""):
-            connection = ClientConnection(cache=cache)
-            begin(connection, unary=True, ended=True)
-            connection.receive(HELLO)
-            connection.receive(piece)
-        connection = ClientConnection(cache=cache)
-        begin(connection, unary=True, ended=True)
-        connection.receive(HELLO + THREE[0])
-    fast, slow = Counting(cache=cache), Slow(cache=HeaderCache())
-    fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
-    fast.receive(response)
-    slow.receive(response)
-    assert fast.hits == hits
-    assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
 
 
 def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
