@@ -26,6 +26,11 @@ def changed(state: StateName, socket: str = "/r/a.sock", *, attempt: int = 1) ->
     return StateChanged(socket, "/r", 1, state, 1.0, attempt=attempt)
 
 
+def test_the_type_of_a_socket_is_unknown_only_before_its_info_arrives() -> None:
+    unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
+    assert unknown == {Operation.DIAL, Operation.GET_INFO}
+
+
 def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     view, metrics = View(), Metrics()
     info = PluginInfo("CSIPlugin", "csi", "/e", ())

@@ -227,6 +227,15 @@ def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateC
         assert [row.status_with_history for row in view.find(target)] == (at or named or late)
 
 
+def test_a_new_view_keeps_thirty_two_history_entries_of_each_socket() -> None:
+    """Behaviour 38: of all generations together."""
+    view = View()
+    for number in range(40):
+        view.apply(StateChanged("/r/a\n", "/r", 1 + number // 35, StateName.WAITING, float(number)))
+    (row,) = view.find("/r/a\\n")
+    assert [entry.time for entry in row.status_with_history.history] == [float(number) for number in range(8, 40)]
+
+
 def test_a_socket_that_is_parked_without_a_try_counts_as_refused() -> None:
     """Behaviour 7; a plugin that is parked after a try does not."""
     for attempt in (0, 1):

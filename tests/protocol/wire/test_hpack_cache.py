@@ -170,6 +170,20 @@ def suffix(number: int) -> ResponseSuffix:
     return ResponseSuffix(b"e%d" % number, interpret([(b"grpc-status", b"0")], 0), TableState((), 4096), 0)
 
 
+def test_responses_are_remembered_by_prefix_and_suffix() -> None:
+    cache = HeaderCache()
+    state = cache.root
+    first = prefix(1)
+    cache.learn_response(state, first, suffix(1))
+    assert len(cache) == 2
+    cache.learn_response(state, prefix(1), suffix(2))
+    cache.learn_response(state, prefix(1), suffix(2))
+    assert len(cache) == 3
+    assert state.prefixes == {b"o1": first}
+    assert set(first.suffixes) == {b"e1", b"e2"}
+    assert state.prefix_sizes == (2,)
+
+
 def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
     """Each size costs a look-up for every new response."""
     cache = HeaderCache()

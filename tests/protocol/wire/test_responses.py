@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import frame
+from plugind.protocol.wire.frames import DATA, frame
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
@@ -213,6 +213,37 @@ def test_data_that_only_resembles_a_cached_response_is_taken_frame_by_frame(resp
 
 #: Three responses, of which none announces a new state of the table.
 THREE = [headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("response", "hits"),
+    [
+        pytest.param(HELLO + b"".join(THREE), 3, id="in order"),
+        pytest.param(HELLO + THREE[0] + THREE[2] + THREE[1], 3, id="in another order"),
+        pytest.param(HELLO + THREE[0] + THREE[1] + b"\0", 2, id="with a part of a frame after them"),
+        pytest.param(HELLO + THREE[0] + THREE[1] + THREE[2][:-3], 2, id="the last one is cut"),
+        pytest.param(HELLO + THREE[0] + HELLO + THREE[1], 1, id="with a frame between them"),
+        pytest.param(HELLO + THREE[0] + THREE[0] + THREE[1], 1, id="one of them twice"),
+        pytest.param(HELLO + THREE[0] + frame(DATA, 0, 3, b"x") + THREE[2], 1, id="with an error between them"),
+    ],
+)
+def test_several_responses_in_one_piece_are_recognized_as_far_as_they_are_plain(response: bytes, hits: int) -> None:
+    cache = HeaderCache()
+    for _ in range(3):
+        for piece in (*THREE, b""):
+            connection = ClientConnection(cache=cache)
+            begin(connection, unary=True, ended=True)
+            connection.receive(HELLO)
+            connection.receive(piece)
+        connection = ClientConnection(cache=cache)
+        begin(connection, unary=True, ended=True)
+        connection.receive(HELLO + THREE[0])
+    fast, slow = Counting(cache=cache), Slow(cache=HeaderCache())
+    fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+    fast.receive(response)
+    slow.receive(response)
+    assert fast.hits == hits
+    assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
 
 
 def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
