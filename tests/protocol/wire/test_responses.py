@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import DATA, frame
+from plugind.protocol.wire.frames import DATA, END_HEADERS, END_STREAM, PADDED, frame
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
-from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
 
 LIMITS = (
     Limits(),
@@ -187,6 +188,43 @@ def test_a_response_at_the_limits_of_a_connection_is_recognized_and_one_above_is
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(frame(DATA, PADDED, 1, b"\1" + message(b"x") + b"\0"), id="padded"),
+        pytest.param(data(3, message(b"x")), id="of another stream"),
+    ],
+)
+def test_a_response_with_unusual_data_is_not_remembered(body: bytes) -> None:
+    cache = HeaderCache()
+    for _ in range(2):
+        assert hits_of(cache, HELLO + headers(1) + body + trailers(1)) == 0
+    assert not cache.root.prefixes
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(headers(1, fields(("grpc-status", "0"))), id="that do not end the stream"),
+        pytest.param(trailers(3), id="of another stream"),
+        pytest.param(trailers(1, RESPONSE), id="with a status of HTTP"),
+        pytest.param(frame(DATA, END_HEADERS | END_STREAM, 1, fields(("grpc-status", "0"))), id="that are data"),
+    ],
+)
+def test_a_response_with_unusual_trailers_is_not_remembered(end: bytes) -> None:
+    """Fault 68: its blocks and the bytes before its message are in the cache."""
+    cache = learnt()
+    size = len(cache)
+    for _ in range(2):
+        connection = Counting(cache=cache)
+        call = begin(connection, unary=True, ended=True)[0]
+        connection.receive(HELLO + headers(1) + data(1, message(b"x")) + end)
+        assert connection.failure is None
+        assert connection.hits == 0
+        assert call.outcome is not SUCCESS
+    assert len(cache) == size
+
+
+@pytest.mark.parametrize(
     "response",
     [
         pytest.param(OK, id="without the SETTINGS that must come first"),
@@ -259,3 +297,32 @@ def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
     assert fast.failure is not None
     assert fast.failure.message == "small DATA frames over the limit of 2 (limit small_data)"
     assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+
+
+def test_settings_in_recognized_responses_cost_their_budget() -> None:
+    """Fault 55."""
+    cache = learnt()
+    connection = Counting(Limits(settings=1), cache)
+    begin(connection, unary=True, ended=True)
+    connection.receive(HELLO)
+    connection.receive(HELLO + OK)
+    assert connection.hits == 0
+    assert connection.failure is not None
+    assert connection.failure.message == "SETTINGS frames over the limit of 1 (limit settings)"
+
+
+def test_recognized_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
+    """At less than half of the window, which here is after three responses."""
+    cache = HeaderCache()
+    parts = [HELLO, *(headers(n) + data(n, message(b"x" * 13_000)) + trailers(n) for n in (1, 3, 5))]
+    small = [HELLO, *(headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5))]
+    hits = 0
+    for said in (small, small, small, parts):
+        fast, slow = Counting(LIMITS[5], cache), Slow(LIMITS[5], HeaderCache())
+        fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+        for part in said:
+            fast.receive(part)
+            slow.receive(part)
+            assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+        hits = fast.hits
+    assert hits == 2, "the first two; the third is parsed frame by frame, since it needs a WINDOW_UPDATE"
