@@ -392,3 +392,26 @@ def test_metadata_that_grpc_does_not_allow_is_refused() -> None:
     assert metadata_fields({"x": "y"}) == b"\0\1x\1y"
     with pytest.raises(ValueError, match="Invalid metadata key"):
         metadata_fields({"grpc-own": "y"})
+
+
+def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_not() -> None:
+    """Fault 65."""
+    limits = Limits(stream_window=65_535, connection_window=1 << 20)
+    framed = 65_535 // 5
+    for more, uncredited in ((0, 0), (1, framed + 1)):
+        connection, call = called(headers(1), unary=False, limits=limits)
+        for size in (framed, framed, framed, framed, framed + more):
+            connection.receive(data(1, message(b"x" * (size - 5))))
+        assert 65_535 - call.receive_window - call.unacknowledged == uncredited
+
+
+def test_there_is_room_to_send_while_both_windows_are_open() -> None:
+    connection, call = called(b"", ended=False)
+    assert call.can_send()
+    for side in (connection.sender, call):
+        window, side.send_window = side.send_window, 0
+        assert not call.can_send()
+        side.send_window = window
+    call.local_open = False
+    connection.sender.send_window = 0
+    assert call.can_send(), "a call that can no longer send must not wait for room"

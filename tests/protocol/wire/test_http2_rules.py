@@ -588,3 +588,33 @@ def test_a_connection_that_failed_is_freed_without_the_garbage_collector() -> No
     assert connection.failure is not None
     del connection
     assert gc.collect() == 0
+
+
+def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
+    for body in (b"", b"x" * 100, b"x" * 16_384):
+        one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
+        for number in range(2):
+            first, second = ClientCall(one.sender, unary=True), ClientCall(two.sender, unary=True)
+            assert one.sender.request(first, HEAD, body)
+            two.sender.open(second, HEAD)
+            assert two.sender.send(second, body, end=True) == len(body)
+            assert bytes(one.outgoing) == bytes(two.outgoing)
+            for name in ("id", "send_window", "receive_window", "local_open", "remote_open", "head_done"):
+                assert getattr(first, name) == getattr(second, name), (name, number)
+            assert one.sender.send_window == two.sender.send_window
+            assert one.budgets.spent == two.budgets.spent
+            assert list(one.sender.streams) == list(two.sender.streams)
+
+
+@pytest.mark.parametrize("window", [(4, 5), (0, 5)], ids=["of a stream", "of the connection"])
+def test_a_request_that_fills_a_window_is_sent_in_one_step(window: tuple[int, int]) -> None:
+    connection, _ = begun()
+    if window[0]:
+        connection.receive(settings(window))
+    else:
+        connection.sender.send_window = window[1]
+    connection.outgoing.clear()
+    call = ClientCall(connection.sender, unary=True)
+    assert connection.sender.request(call, HEAD, b"12345")
+    assert bytes(connection.outgoing).endswith(frame(DATA, END_STREAM, 3, b"12345"))
+    assert min(connection.sender.send_window, call.send_window) == 0
