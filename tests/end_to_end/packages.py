@@ -13,9 +13,6 @@ import pytest
 
 #: The Debian package of each program.
 PACKAGES = {
-    "nghttp": "nghttp2-client",
-    "h2load": "nghttp2-client",
-    "nghttpd": "nghttp2-server",
     "node": "nodejs",
     "npm": "npm",
     "go": "golang-go",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.text import cut, encodable, escaped
+from plugind.protocol.text import encodable, escaped
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,6 @@ def test_every_file_name_becomes_json_that_every_parser_accepts(name: bytes) -> 
     text = encodable(name.decode("utf-8", "surrogateescape"))
     assert json.loads(json.dumps(text)) == text
     text.encode("utf-8")
-
-
-def test_a_huge_text_is_truncated_with_the_number_of_characters_cut() -> None:
-    """Fault 94."""
-    assert cut("x" * 10, 4) == "xxxx…(+6)"
-    assert cut("xxxx", 4) == "xxxx"
 
 
 def test_the_bytes_of_a_utf_8_name_that_the_locale_could_not_decode_become_its_characters() -> None:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 import hpack
-import hyperframe.frame
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plugind.protocol.logs.lines import MAX_VALUE, Field, Level, json_line, text_line, timestamp
 from plugind.protocol.text import cut, encodable, escaped
-from plugind.protocol.wire.budgets import Budgets
-from plugind.protocol.wire.errors import SHOWN_BYTES, WireError, WireProblem, code_name, shown
 from plugind.protocol.wire.frames import (
-    MAX_FRAME,
-    frame,
     literal_field,
     literal_string,
-    read_settings,
-    unpadded,
 )
 from plugind.protocol.wire.grpc import metadata_fields, timeout_field
 from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
@@ -181,12 +171,6 @@ def test_a_deadline_is_never_too_short_and_at_most_a_unit_too_long(seconds: floa
 
 
 @examples(40)
-@given(st.text(max_size=40))
-def test_a_percent_encoded_message_is_decoded(text: str) -> None:
-    assert decode_message(quote(text, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"\\")) == text
-
-
-@examples(40)
 @given(st.text(max_size=60), st.sampled_from([0, 4030, 4096, 5000]))
 def test_any_message_is_decoded_as_text_of_bounded_length(sent: str, more: int) -> None:
     """Fault 94."""
@@ -206,22 +190,6 @@ METADATA = st.lists(st.tuples(METADATA_NAMES, TEXTS) | BINARY, max_size=5)
 def test_metadata_survives_a_round_trip(metadata: list[tuple[str, str | bytes]]) -> None:
     fields = [(str(name), str(value)) for name, value in hpack.Decoder().decode(metadata_fields(metadata))]
     assert decode_metadata([(":status", "200"), ("grpc-status", "0"), *fields, ("te", "trailers")]) == metadata
-
-
-@examples(40)
-@given(st.lists(st.binary(max_size=12), min_size=1, max_size=4), st.booleans(), st.sampled_from([",", ", ", " ,"]))
-def test_one_binary_field_may_have_several_values(values: list[bytes], padded: bool, comma: str) -> None:
-    written = [base64.b64encode(value).decode() for value in values]
-    sent = comma.join(text if padded else text.rstrip("=") for text in written)
-    assert decode_metadata([("x-bin", sent)]) == [("x-bin", value) for value in values]
-
-
-@examples(40)
-@given(st.lists(st.tuples(st.text(max_size=6) | st.just("x-bin"), st.text(max_size=8)), max_size=4))
-def test_any_field_is_metadata_or_skipped(fields: list[tuple[str, str]]) -> None:
-    for name, value in decode_metadata(fields):
-        assert isinstance(value, bytes) == name.endswith("-bin")
-        assert isinstance(value, bytes) or (name, value) in fields
 
 
 # --- bytes of frames --------------------------------------------------------------------------------------------------
@@ -245,87 +213,6 @@ def test_another_decoder_reads_a_string_of_any_length(size: int, start: bytes) -
 
 
 @examples(40)
-@given(st.sampled_from([0, 3, 6, 7, 8]), st.integers(0, 255), st.integers(0, 2**31 - 1), st.integers(0, MAX_FRAME))
-def test_another_parser_reads_the_header_of_a_frame(kind: int, flags: int, stream: int, size: int) -> None:
-    """RFC 9113 section 4.1."""
-    data = frame(kind, flags, stream, bytes(size))
-    high, low = divmod(size, 256)
-    assert data == bytes((high >> 8, high & 255, low, kind, flags)) + stream.to_bytes(4, "big") + bytes(size)
-    if kind == 0 and stream and not flags & 8:
-        read, length = hyperframe.frame.Frame.parse_frame_header(memoryview(data)[:9])
-        read.parse_body(memoryview(data)[9:])
-        assert isinstance(read, hyperframe.frame.DataFrame)
-        assert (length, read.stream_id, read.data) == (size, stream, bytes(size))
-        assert ("END_STREAM" in read.flags) == bool(flags & 1)
-
-
-@examples(40)
-@given(st.binary(max_size=30) | st.integers(0, 30).map(lambda size: bytes((size,) * size)))
-def test_padding_is_removed_or_refused(payload: bytes) -> None:
-    """RFC 9113 section 6.1."""
-    if payload and payload[0] < len(payload):
-        data = unpadded(payload, "DATA")
-        assert payload == payload[:1] + data + payload[len(payload) - payload[0] :]
-        assert len(data) == len(payload) - 1 - payload[0]
-    else:
-        with pytest.raises(WireError, match=r"^DATA with more padding than frame$"):
-            unpadded(payload, "DATA")
-
-
-@examples(40)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 1) | st.sampled_from([0, 16_384, 2**24 - 1]))))
-def test_settings_are_read_until_one_breaks_a_rule(pairs: list[tuple[int, int]]) -> None:
-    """RFC 9113 section 6.5.2."""
-    payload = b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in pairs)
-    expected: list[tuple[int, int]] = []
-    problem = None
-    for key, value in pairs:
-        if key == 2 and value:
-            problem = WireProblem.PROTOCOL
-        elif key == 4 and value >= 2**31:
-            problem = WireProblem.FLOW_CONTROL
-        elif key == 5 and not 2**14 <= value < 2**24:
-            problem = WireProblem.PROTOCOL
-        if problem is not None:
-            break
-        if key in (3, 4, 5):
-            expected.append((key, value))
-    read: list[tuple[int, int]] = []
-    found = None
-    try:
-        read += read_settings(payload)
-    except WireError as error:
-        found = error.problem
-    assert found is problem
-    assert read == expected[: len(read)]
-    assert problem is not None or read == expected
-
-
-@examples(40)
-@given(st.lists(st.integers(-1, 9), max_size=60), st.integers(1, 5))
-def test_a_budget_is_spent_only_by_its_own_kind(spent: list[int], limit: int) -> None:
-    """Faults 54 to 60. The number -1 means a new period."""
-    names = (
-        "pings", "settings", "empty_data", "informational", "window_updates", "priorities", "unknown_frames", "resets",
-        "late_frames", "settings_entries", "small_data",
-    )  # fmt: skip
-    budgets = Budgets(Limits(**{name: limit + number for number, name in enumerate(names)}))
-    counts = [0] * len(names)
-    for kind in spent:
-        if kind < 0:
-            budgets.replenish()
-            counts = [0] * len(names)
-            continue
-        counts[kind] += 1
-        if counts[kind] > limit + kind:
-            with pytest.raises(WireError, match=rf"over the limit of {limit + kind} \(limit {names[kind]}\)$"):
-                budgets.spend(kind)
-            return
-        budgets.spend(kind)
-        assert (budgets.spent, budgets.counted) == (counts, sum(counts))
-
-
-@examples(40)
 @given(st.integers(-10, 2**32), st.integers(-10, 2**32), st.integers(-2, 2**33))
 def test_any_valid_limits_give_a_preamble_that_a_server_accepts(stream: int, connection: int, headers: int) -> None:
     """RFC 9113 sections 3.4, 6.5 and 6.9."""
@@ -346,23 +233,3 @@ def test_any_valid_limits_give_a_preamble_that_a_server_accepts(stream: int, con
     assert server.remote_settings.max_header_list_size == min(headers, 2**32 - 1)
     assert server.outbound_flow_control_window == connection
     assert not server.remote_settings.enable_push
-
-
-@examples(40)
-@given(st.binary(max_size=300))
-def test_bytes_of_a_peer_are_shown_in_one_short_line(data: bytes) -> None:
-    """Faults 91 and 94."""
-    line = shown(data)
-    assert line.isprintable()
-    assert line.endswith("…") == (len(data) > SHOWN_BYTES) or data[:SHOWN_BYTES].endswith("…".encode())
-    assert len(line) <= 4 * SHOWN_BYTES + 1
-    if data.isascii() and len(data) <= SHOWN_BYTES and data.decode().isprintable():
-        assert line == data.decode()
-
-
-@examples(40)
-@given(st.integers(0, 2**32 - 1) | st.integers(0, 15))
-def test_every_code_has_a_name(code: int) -> None:
-    name = code_name(code)
-    assert name.isprintable()
-    assert (name == f"error code {code:#x}") == (code > 13)

@@ -14,8 +14,6 @@ INFO = registration.PluginInfo(
     type="CSIPlugin", name="csi.example.com", endpoint="/e.sock", supported_versions=["1.0.0"]
 )
 
-Behaviour = Callable[[object, grpc.ServicerContext], object]
-
 
 def get_info(request: object, context: grpc.ServicerContext) -> registration.PluginInfo:
     return INFO

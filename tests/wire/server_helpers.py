@@ -75,10 +75,6 @@ class Echo:
         assert message is not None
         raise GRPCError(Status(message.value), f"100 % \u2713 of {message.value}\n")
 
-    async def late_status(self, stream: ServerStream[Int32Value, Int32Value]) -> None:
-        await stream.send_message(Int32Value(value=1))
-        raise GRPCError(Status.ABORTED, "after a message")
-
     async def metadata(self, stream: Bytes) -> None:
         await stream.recv_message()
         await stream.send_initial_metadata(metadata=[("first", "1"), ("first-bin", b"\x00\xff")])
@@ -108,7 +104,6 @@ class Echo:
             (self.total, Cardinality.STREAM_UNARY, BytesValue, Int32Value),
             (self.both, Cardinality.STREAM_STREAM, BytesValue, BytesValue),
             (self.status, unary, Int32Value, Int32Value),
-            (self.late_status, streaming, Int32Value, Int32Value),
             (self.metadata, unary, BytesValue, BytesValue),
             (self.hang, unary, BytesValue, BytesValue),
             (self.broken, unary, BytesValue, BytesValue),

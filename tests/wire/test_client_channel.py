@@ -10,13 +10,12 @@ import trio
 import trio.testing
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
-from grpclib.metadata import Deadline
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.transport import SocketTransport
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
@@ -78,26 +77,6 @@ async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.M
     assert caught.value.status is Status.DEADLINE_EXCEEDED
     heard = frames(bytes(await theirs.receive_some()))
     assert heard[-1] == (RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.CANCEL))
-
-
-async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
-    channel, _ = in_memory()
-    stub = channel.stub(ExampleStub)
-    method = stub.GetExampleInfo
-    for deadline, timeout, ends in ((3.0, None, 3.0), (9.0, 1.0, 4.0), (5.0, 100.0, 5.0)):
-        stream = channel.request(
-            method.name, method._cardinality, ExampleRequest, ExampleRequest, timeout=timeout, deadline=deadline
-        )
-        await stream.send_message(ExampleRequest())
-        with pytest.raises(GRPCError):
-            await stream.recv_message()
-        assert trio.current_time() == ends
-    with pytest.raises(GRPCError) as caught:
-        async with channel.request(
-            method.name, method._cardinality, ExampleRequest, ExampleRequest, deadline=Deadline.from_timeout(-1)
-        ) as stream:
-            await stream.send_message(ExampleRequest())
-    assert caught.value.status is Status.DEADLINE_EXCEEDED
 
 
 async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.MockClock) -> None:
@@ -197,31 +176,6 @@ async def test_another_task_reads_after_the_leader_is_cancelled(tmp_path: Path) 
         await trio.testing.wait_all_tasks_blocked()
         ready.set()
     assert leader.cancelled_caught
-
-
-async def test_no_more_calls_run_at_once_than_the_peer_allows(autojump_clock: trio.testing.MockClock) -> None:
-    """RFC 9113 section 5.1.2: the second call begins when the first is over."""
-    channel, theirs = in_memory()
-    opened: list[int] = []
-
-    async def server() -> None:
-        await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 1)))
-        async for part in theirs:
-            for kind, _, number, _ in frames(bytes(part)):
-                if kind == HEADERS:
-                    opened.append(number)
-                    await trio.sleep(1)
-                    await theirs.send_all(answer(number))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server)
-        assert await get_info(channel, None) == INFO
-        async with trio.open_nursery() as calls:
-            for _ in range(3):
-                calls.start_soon(get_info, channel, None)
-        assert trio.current_time() == 4
-        channel.close()
-    assert opened == [1, 3, 5, 7]
 
 
 async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stream_goes_on(
@@ -404,33 +358,6 @@ async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None
     )
 
 
-async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None:
-    """The socket accepts the message in parts; after the last part the sender waits for nothing else."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
-    heard, complete = bytearray(), trio.Event()
-
-    async def server() -> None:
-        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
-        await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)) + answer(1))
-        while heard.count(b"x") < 60_000:
-            await trio.testing.wait_all_tasks_blocked()
-            heard.extend(await stream.receive_some(3000))
-        complete.set()
-
-    with trio.fail_after(60):
-        async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
-            nursery.start_soon(server)
-            # The client has read the windows before it sends the message.
-            assert await get_info(channel, None) == INFO
-            upload = channel.request("/a.B/C", Cardinality.STREAM_UNARY, ExampleRequest, ExampleResponse)
-            await upload.send_message(ExampleRequest(request="x" * 60_000))
-            await complete.wait()
-        await stream.aclose()
-    assert sum(len(body) for kind, _, number, body in frames(bytes(heard)) if (kind, number) == (DATA, 3)) == 60_009
-
-
 async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:
     """The caller leaves the block before it has read the whole response."""
 
@@ -473,24 +400,3 @@ async def test_misuse_raises_the_errors_of_grpclibs_client(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="Invalid metadata key"):
             await method(ExampleRequest(), metadata={"grpc-status": "0"})
         assert await get_info(channel) == INFO
-
-
-async def test_a_large_device_list_is_followed(autojump_clock: trio.testing.MockClock) -> None:
-    """Server streaming in memory: messages arrive one by one over time."""
-    channel, theirs = in_memory()
-
-    async def server() -> None:
-        await theirs.receive_some()
-        await theirs.send_all(HELLO + headers(1))
-        for number in range(5):
-            await trio.sleep(1)
-            body = ListAndWatchResponse(devices=[Device(ID=str(number))]).SerializeToString()
-            await theirs.send_all(data(1, message(body)))
-        await theirs.send_all(trailers(1))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(server)
-        async with channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
-            await stream.send_message(Empty(), end=True)
-            seen = [(trio.current_time(), reply.devices[0].ID) async for reply in stream]
-    assert seen == [(float(number + 1), str(number)) for number in range(5)]

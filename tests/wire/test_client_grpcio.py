@@ -34,29 +34,19 @@ SIZES = [0, 1, *(k * 1024 + d for k in (16, 64, 256) for d in (-1, 0, 1)), 4 * 1
 
 
 async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path) -> None:
-    """GetInfo and NotifyRegistrationStatus on one connection, with the listener's credentials."""
-    path = str(tmp_path / "a.sock")
-    with grpcio_server(path), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel:
-            stub = channel.stub(RegistrationStub)
-            info = await stub.GetInfo(InfoRequest(), timeout=60)
-            reply = await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=60)
-    assert info == INFO
-    assert reply == RegistrationStatusResponse()
-    assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
-
-
-async def test_a_registration_takes_a_tenth_of_its_budgets_at_most(tmp_path: Path) -> None:
-    """Faults 53 to 64: what floods are refused for is far from what a server of this library sends."""
+    """Faults 53 to 64: each call of a registration takes a tenth of the budgets, for which floods are refused."""
     path = str(tmp_path / "a.sock")
     CACHE.clear()  # A response that is recognized whole is not counted.
     with grpcio_server(path), trio.fail_after(60):
         async with await dial(path, timeout=60, limits=REGISTRATION_LIMITS) as channel:
             stub = channel.stub(RegistrationStub)
-            await stub.GetInfo(InfoRequest(), timeout=60)
+            info = await stub.GetInfo(InfoRequest(), timeout=60)
             assert 0 < max(budgets_used(channel)) < 0.1
-            await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=60)
+            reply = await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=60)
             assert 0 < max(budgets_used(channel)) < 0.1
+    assert info == INFO
+    assert reply == RegistrationStatusResponse()
+    assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
 
 
 async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:
@@ -68,23 +58,6 @@ async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:
             for size in SIZES:
                 text = "x" * size
                 assert (await stub.GetExampleInfo(ExampleRequest(request=text))).error == text
-
-
-async def test_many_large_calls_go_at_once(tmp_path: Path) -> None:
-    """Uploads and downloads of more than a socket holds, interleaved on one connection."""
-    path = str(tmp_path / "a.sock")
-    texts = [chr(97 + number) * (number * 50_000) for number in range(20)]
-    answers: dict[int, str] = {}
-    with grpcio_server(path), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel, trio.open_nursery() as nursery:
-            stub = channel.stub(ExampleStub)
-
-            async def call(number: int) -> None:
-                answers[number] = (await stub.GetExampleInfo(ExampleRequest(request=texts[number]))).error
-
-            for number in range(len(texts)):
-                nursery.start_soon(call, number)
-    assert [answers[number] for number in range(len(texts))] == texts
 
 
 async def test_every_status_arrives_with_its_message(tmp_path: Path) -> None:
@@ -102,16 +75,6 @@ async def test_every_status_arrives_with_its_message(tmp_path: Path) -> None:
                 with pytest.raises(GRPCError) as caught:
                     await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request=status.name))
                 assert (caught.value.status, caught.value.message, caught.value.__cause__) == (status, said, None)
-
-
-async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
-    """Fault 71."""
-    path = str(tmp_path / "a.sock")
-    with grpcio_server(path), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel:
-            with pytest.raises(GRPCError) as caught:
-                await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty())
-    assert caught.value.status is Status.UNIMPLEMENTED
 
 
 async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
@@ -203,48 +166,6 @@ async def test_cancelling_the_task_cancels_the_call_at_the_plugin(tmp_path: Path
             assert scope.cancelled_caught
             assert await trio.to_thread.run_sync(cancelled.wait, 5)
             assert await channel.stub(RegistrationStub).GetInfo(InfoRequest()) == INFO
-
-
-async def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
-    """Server streaming, through iteration and through a call of the method."""
-    sent = [ListAndWatchResponse(devices=[Device(ID=str(number) * 100)] * 20) for number in range(300)]
-
-    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
-        yield from sent
-
-    path = str(tmp_path / "a.sock")
-    with grpcio_server(path, watch=watch), trio.fail_after(60):
-        async with await dial(path, timeout=60) as channel:
-            stub = channel.stub(DevicePluginStub)
-            assert await stub.ListAndWatch(Empty()) == sent
-            async with stub.ListAndWatch.open() as stream:
-                await stream.send_message(Empty(), end=True)
-                assert [message async for message in stream] == sent
-
-
-async def test_a_slow_reader_slows_its_own_plugin_stream_and_no_other_call(tmp_path: Path) -> None:
-    """Fault 65: with flow control per stream, unread messages stay at the plugin."""
-    produced = 0
-
-    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
-        nonlocal produced
-        for _ in range(200):
-            produced += 1
-            yield ListAndWatchResponse(devices=[Device(ID="x" * 50_000)])
-
-    path = str(tmp_path / "a.sock")
-    with grpcio_server(path, watch=watch), trio.fail_after(60):
-        channel = await dial(path, timeout=60)
-        async with channel, channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
-            await stream.send_message(Empty(), end=True)
-            await stream.recv_message()
-            for number in range(100):
-                text = str(number)
-                assert (await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request=text))).error == text
-            held_up = produced
-            rest = [message async for message in stream]
-    assert held_up < 100
-    assert len(rest) == 199
 
 
 async def status_of_get_info(channel: Channel) -> Status:

@@ -201,13 +201,6 @@ async def test_what_is_no_file_name_reaches_nobody(tmp_path: Path, endpoint: str
         assert reconciler.statistics().current_buffer_used == 0
 
 
-async def test_a_message_of_five_mebibytes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "device-plugins"
-    async with served(path) as reconciler:
-        assert await call(path, "a" * 5_000_000) == "RESOURCE_EXHAUSTED"
-        assert reconciler.statistics().current_buffer_used == 0
-
-
 class Log:
     """Keeps why connections ended."""
 

@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.registration_channel import RegistrationChannel, UnaryCalls
 from plugind.actors.grpc.client.transport import Transport
-from plugind.actors.grpc.client.turns import TURN, Shared
+from plugind.actors.grpc.client.turns import Shared
 from plugind.actors.simulation.streams import ClientEnd, memory_connection
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -24,7 +24,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
 )
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import RST_STREAM, SETTINGS_ACK, frame
-from plugind.protocol.wire.learning import MAX_WORK, KnownConversations
+from plugind.protocol.wire.learning import KnownConversations
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.known_streams import GET_INFO, NOTIFY, answers, cut
@@ -110,16 +110,6 @@ async def test_both_channels_do_the_same(seed: int) -> None:
         assert (await led(partial(by_bytes, conversations=conversations), *parts))[0] == (
             await led(by_machine, *parts)
         )[0]
-
-
-async def test_what_was_not_known_is_known_from_then_on() -> None:
-    conversations = KnownConversations()
-    found = list[bool]()
-    for _ in range(3):
-        _, channel = await led(partial(by_bytes, conversations=conversations), [HELLO + answer(1)], [answer(3)])
-        assert isinstance(channel, RegistrationChannel)
-        found.append(channel.is_known)
-    assert found == [False, True, True]
 
 
 async def test_a_call_that_is_cancelled_is_reset() -> None:
@@ -247,11 +237,6 @@ async def test_a_flooder_says_so_though_the_first_of_what_it_said_was_known() ->
         nursery.cancel_scope.cancel()
 
 
-def test_what_is_known_by_its_bytes_is_less_work_than_a_turn() -> None:
-    """Fault 56: a peer whose answer takes no more never waits for a turn, in either way."""
-    assert MAX_WORK <= TURN
-
-
 def nothing() -> None:
     """What a patient call is given that does not care."""
 
@@ -344,27 +329,3 @@ async def test_a_patient_call_that_is_closed_while_nothing_is_read_raises() -> N
         assert not channel.is_idle()
     with pytest.raises(trio.ClosedResourceError):
         await channel.patient_unary(*CALLS[0], nothing)
-
-
-def test_what_is_sent_first_is_known_at_once_and_counts_as_a_step() -> None:
-    conversations = KnownConversations()
-    conversations.know_next(conversations.begin(), GET_INFO)
-    conversations.know_next(conversations.begin(), GET_INFO)
-    assert len(conversations) == 1
-    assert conversations.begin().say(GET_INFO)
-
-
-async def test_of_a_wave_of_new_conversations_all_but_the_first_are_known() -> None:
-    conversations = KnownConversations()
-    async with trio.open_nursery() as nursery:
-        talks = [Talk(partial(by_bytes, conversations=conversations), nursery) for _ in range(4)]
-        for call, said in zip(CALLS, (HELLO + answer(1), answer(3)), strict=True):
-            async with trio.open_nursery() as calling:
-                for talk in talks:
-                    calling.start_soon(talk.call, *call)
-                await trio.testing.wait_all_tasks_blocked()
-                for talk in talks:
-                    await talk.server.send_all(said)
-        assert [getattr(talk.channel, "is_known", None) for talk in talks].count(True) == 3
-        assert len({bytes(talk.heard) for talk in talks}) == 1
-        nursery.cancel_scope.cancel()

@@ -41,28 +41,6 @@ def test_time_refills_a_budget_up_to_its_burst() -> None:
         counted.feed(PING, 1000.0)
 
 
-def test_each_kind_has_its_own_budget() -> None:
-    counted = budget()
-    counted.feed(PREFACE + (PING + frame(4) + frame(0) + frame(2, b"p" * 5) + frame(99) + frame(3) + frame(8)) * 3, 0.0)
-
-
-def test_calls_and_their_data_are_not_charged() -> None:
-    counted = budget()
-    counted.feed(PREFACE + (frame(1, b"h") + frame(0, b"data") + frame(0, b"", flags=1)) * 50, 0.0)
-
-
-def test_a_credit_gives_back_one_token_and_never_more_than_the_burst() -> None:
-    counted = budget()
-    counted.feed(PREFACE + PING * 3, 0.0)
-    counted.credit(FrameKind.PING)
-    counted.feed(PING, 0.0)
-    for _ in range(100):
-        counted.credit(FrameKind.PING)
-    counted.feed(PING * 3, 0.0)
-    with pytest.raises(FloodError):
-        counted.feed(PING, 0.0)
-
-
 def test_an_overlong_frame_is_recognised_by_its_header() -> None:
     """Fault 50."""
     with pytest.raises(OverlongFrameError, match="a frame announces 101 bytes, more than 100"):

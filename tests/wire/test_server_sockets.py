@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import socket
-import stat
 from pathlib import Path
 
 import pytest
@@ -23,29 +21,6 @@ OK = {"grpc-status": "0"}
 
 def names(directory: Path) -> list[str]:
     return os.listdir(directory)
-
-
-def stale_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(path))
-
-
-async def test_the_socket_is_for_its_owner_alone_and_is_removed_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    async with served(path):
-        found = path.lstat()
-        assert stat.S_ISSOCK(found.st_mode)
-        assert stat.S_IMODE(found.st_mode) == 0o600
-    assert names(tmp_path) == []
-
-
-async def test_a_socket_that_has_replaced_the_servers_own_is_not_removed(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    async with served(path):
-        path.unlink()
-        stale_socket(path)
-        theirs = path.lstat().st_ino
-    assert path.lstat().st_ino == theirs
 
 
 async def test_stopping_refuses_new_connections_and_removes_the_path_while_calls_end(tmp_path: Path) -> None:

@@ -66,13 +66,6 @@ def test_what_is_sent_to_a_process_that_does_not_accept_is_unread(tmp_path: Path
             assert not transport.is_unread()
 
 
-def test_nothing_is_unread_where_the_kernel_does_not_say(pair: tuple[SocketTransport, socket.socket]) -> None:
-    transport, _ = pair
-    transport.send(b"a request")
-    transport.close()
-    assert not transport.is_unread()
-
-
 async def test_bytes_that_come_before_the_wait_are_read(pair: tuple[SocketTransport, socket.socket]) -> None:
     transport, theirs = pair
     with trio.fail_after(60):

@@ -16,7 +16,7 @@ import pytest
 
 from plugind.client import Client, HeldLease, LeaseLostError, PluginStatus, StateName, SyncClient, Watch
 from plugind.tests.actors.client.test_client_holds import GONE, OWNED, stream
-from plugind.tests.actors.client.test_client_leases import HELD, RELEASED, BlockError, lines
+from plugind.tests.actors.client.test_client_leases import HELD, RELEASED, lines
 from plugind.tests.actors.client.test_clients import chunked, line
 from plugind.tests.actors.console.lease_server import lease_server
 from plugind.tests.actors.console.test_allocate import GPU
@@ -105,17 +105,6 @@ async def until_lost(held: HeldLease) -> None:
     with anyio.fail_after(DEADLINE):
         while held.lost is None:  # noqa: ASYNC110 - a task of the client tells
             await anyio.sleep(0.01)
-
-
-def test_the_error_of_a_block_that_holds_a_lease_is_no_group(run: Run, tmp_path: Path) -> None:
-    with lease_server(tmp_path, stream(OWNED), RELEASED, hold=True) as server:
-
-        async def program() -> None:
-            with pytest.raises(BlockError):
-                async with Client(str(server.path)).hold({GPU: 1}):
-                    raise BlockError
-
-        run(program)
 
 
 def test_a_wait_that_is_cancelled_is_withdrawn(run: Run, tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ OWNED = attrs.evolve(LEASE, owner=ConnectionOwner())
 GONE = attrs.evolve(OWNED, state=LeaseState.GONE, reason="it was released")
 RELEASED = answer(200, released_to_json(Released(("a1b2",))))
 UNKNOWN = answer(404, failure_to_json(Failure(Problem.UNKNOWN, "there is no lease a1b2")))
-REFUSED = answer(409, failure_to_json(Failure(Problem.UNAVAILABLE, "too few", (LEASE,))))
 BUSY = answer(503, {"error": "plugind is about to stop: ask again"})
 
 
@@ -81,13 +80,6 @@ async def test_a_connection_owns_the_lease_of_a_block(make: Make, tmp_path: Path
         assert held.lost is None
     body = server.requests[0].body
     assert (body["owner"], body["wait"], body["id"]) == ({"kind": "connection"}, 2.0, None)
-
-
-async def test_a_refusal_says_why(make: Make, tmp_path: Path) -> None:
-    async with asking(make, tmp_path, REFUSED) as (client, _):
-        with pytest.raises(LeaseFailedError, match=r"^too few$"):
-            async with holding(client):
-                pass
 
 
 async def test_what_is_not_taken_from_the_daemon_of_another_user_is_not_held(

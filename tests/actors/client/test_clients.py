@@ -19,7 +19,6 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from plugind.actors.client.awaited import NOT_REGISTERED
 from plugind.client import (
     Client,
-    ClientError,
     DaemonError,
     Lease,
     NoDaemonError,
@@ -258,24 +257,6 @@ async def test_a_wait_for_devices_says_what_the_command_says(
     assert server.requests[1].line == "GET /v1/devices/refused HTTP/1.1"
 
 
-async def test_a_wait_for_devices_of_a_daemon_that_explains_nothing_says_what_is_known(
-    make: Make, tmp_path: Path
-) -> None:
-    async with asking(make, tmp_path, chunked(amount(1) + b"\n", end=False), answer(404), hold=True) as (client, _):
-        with pytest.raises(NotReadyError, match=r"its plugin lists 2 devices, of which 1 are healthy$"):
-            await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
-
-
-async def test_a_wait_for_nothing_asks_nobody(make: Make) -> None:
-    await make(PATH).wait()
-    await make(PATH).wait_for_devices({})
-
-
-async def test_a_wait_without_a_daemon_says_that_there_is_none(make: Make) -> None:
-    with pytest.raises(NoDaemonError, match=r"start one with 'plugind run'"):
-        await make(PATH).wait("red.example.com", timeout=0.1)
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -287,12 +268,6 @@ async def test_no_daemon_is_an_error_that_says_what_to_do(make: Make) -> None:
         " status socket, or name it with PLUGIND_STATUS"
     )
     assert caught.value.code == 2
-
-
-async def test_a_file_at_the_path_is_no_socket(make: Make, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NoDaemonError, match=r"file is no socket; give the path of the daemon's status socket"):
-        await make(tmp_path / "file").list()
 
 
 async def test_a_daemon_that_says_nothing_is_given_up_after_the_timeout(make: Make, tmp_path: Path) -> None:
@@ -340,19 +315,6 @@ async def test_an_answer_that_is_not_whole_is_no_daemon(make: Make, tmp_path: Pa
             await client.list()
 
 
-def test_what_the_block_of_a_watch_raises_is_left_alone(tmp_path: Path) -> None:
-    with (
-        lease_server(tmp_path, chunked(line())) as server,
-        pytest.raises(OSError, match=r"of the caller"),
-        SyncClient(str(server.path)).watch(),
-    ):
-        raise OSError("of the caller")
-
-
-def test_each_error_is_a_client_error() -> None:
-    assert all(issubclass(error, ClientError) for error in (NoDaemonError, DaemonError, NotReadyError))
-
-
 # --- what is loaded ---------------------------------------------------------------------------------------------------
 
 
@@ -374,16 +336,3 @@ def test_the_asynchronous_client_loads_neither_trio_nor_asyncio() -> None:
 
 def test_the_page_loads_trio_alone() -> None:
     assert loaded("import plugind.actors.console.page", "anyio", "trio", "asyncio") == ["trio"]
-
-
-def test_the_module_itself_loads_nothing() -> None:
-    assert loaded("import plugind.client", "attrs", "json", "socket", "plugind.protocol") == []
-
-
-def test_the_names_of_the_module_are_those_of_its_list() -> None:
-    import plugind.client
-
-    assert dir(plugind.client) == plugind.client.__all__ == sorted(plugind.client.__all__)
-    assert all(getattr(plugind.client, name) is not None for name in plugind.client.__all__)
-    with pytest.raises(AttributeError, match=r"has no attribute 'Sync'"):
-        plugind.client.Sync  # type: ignore[attr-defined]  # noqa: B018

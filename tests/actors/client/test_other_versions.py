@@ -12,7 +12,7 @@ import trio
 from plugind.actors.console.commands import main
 from plugind.client import Client, ClientError, DaemonError, NoDaemonError, SyncClient
 from plugind.protocol.status.json import plugin_to_json
-from plugind.protocol.version import STATUS_VERSION, difference, incompatibility
+from plugind.protocol.version import STATUS_VERSION, incompatibility
 from plugind.tests.actors.console.lease_server import answer, lease_server
 from plugind.tests.protocol.client.test_status_values import NOW, PLUGIN
 
@@ -43,22 +43,6 @@ def asked(kind: str, path: Path, ask: Callable[[Any], Any]) -> Any:
 
 
 both = pytest.mark.parametrize("kind", ["sync", "trio"])
-
-
-@both
-def test_what_a_newer_daemon_says_beside_what_is_known_is_ignored(kind: str, tmp_path: Path) -> None:
-    newer = said_of_plugin(colour="red", health_checks={"last": 3})
-    with lease_server(tmp_path, answer(200, [newer], NEWER)) as server:
-        (plugin,) = asked(kind, server.path, lambda client: client.list())
-    assert (plugin.name, plugin.state) == ("red.example.com", "registered")
-
-
-@both
-def test_what_an_older_daemon_does_not_say_has_its_default(kind: str, tmp_path: Path) -> None:
-    older = {key: value for key, value in said_of_plugin().items() if key in FIRST_FIELDS}
-    with lease_server(tmp_path, answer(200, [older], OLDER)) as server:
-        (plugin,) = asked(kind, server.path, lambda client: client.list())
-    assert (plugin.name, plugin.serving, plugin.health, plugin.failed_checks) == ("red.example.com", None, None, 0)
 
 
 @both
@@ -122,17 +106,6 @@ def test_ls_shows_the_plugins_of_an_older_and_of_a_newer_daemon(
 
 
 @pytest.mark.parametrize(
-    ("health", "counted"), [({}, []), ({"queued": 0}, []), ({"queued": 7}, ["7 queued for a dial"])]
-)
-def test_ls_counts_the_sockets_that_are_queued_for_a_dial_if_the_daemon_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], health: dict[str, int], counted: list[str]
-) -> None:
-    with lease_server(tmp_path, answer(200, [], STATUS_VERSION), answer(200, health, STATUS_VERSION)) as server:
-        assert main(["ls", "--status", str(server.path)]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == ["0 plugins", *counted]
-
-
-@pytest.mark.parametrize(
     "command", [["devices"], ["wait", "--resource", "a/b=1"], ["watch"], ["retry", "a"], ["reload"], ["release", "a"]]
 )
 def test_a_command_that_an_older_daemon_does_not_know_says_so(
@@ -155,11 +128,6 @@ def test_a_command_that_is_too_old_for_the_daemon_says_so(
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_same_version_is_no_difference() -> None:
-    assert difference(str(STATUS_VERSION)) is None
-    assert incompatibility(str(STATUS_VERSION)) is None
 
 
 @pytest.mark.parametrize("said", ["", "-1", "1.0", "²", "1" * 10, "one"])

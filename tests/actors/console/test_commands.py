@@ -8,12 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from plugind.actors.console import commands, leases
+from plugind.actors.console import commands
 from plugind.actors.console.commands import main
 from plugind.actors.console.ending import CommandError, CutOffError, run_to_end
 
@@ -57,29 +56,6 @@ def test_an_unknown_option_names_the_help_of_its_command(capsys: pytest.CaptureF
     assert end.value.code == 2
     complaint = "plugind run: error: unrecognized arguments: --rooot p"
     assert capsys.readouterr().err == f"see 'plugind run --help'\n{complaint}\n"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_a_module_with_the_same_two_functions(name: str) -> None:
-    module = commands.command(name)
-    options, args = (list(signature(f).parameters) for f in (module.add_arguments, module.run))
-    assert (options, args) == (["parser"], ["args"])
-
-
-@pytest.mark.parametrize("name", ["ls", "describe", "watch", "wait", "retry"])
-def test_a_command_that_asks_a_daemon_imports_neither_the_daemon_nor_another_command(name: str) -> None:
-    program = (
-        "import sys\n"
-        "from plugind.actors.console import commands\n"
-        "try: commands.main([sys.argv[1], '--help'])\n"
-        "except SystemExit: print(*sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=True)
-    imported = set(done.stderr.split())
-    package = "plugind.actors.console."
-    others = {package + other for other in COMMANDS if other != name}
-    assert package + name in imported
-    assert imported.isdisjoint({"plugind.supervisor", "plugind.actors.simulation", "grpclib", "h2", "rich", *others})
 
 
 def test_an_error_of_a_command_is_one_line_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,26 +110,6 @@ def test_a_reload_without_a_daemon_says_that_its_socket_may_be_another_one(
 ) -> None:
     assert main(["reload", f"--status={tmp_path}/none.sock"]) == 69
     assert capsys.readouterr().err.endswith(": if 'status' was changed since its start, the one before\n")
-
-
-@pytest.mark.parametrize(
-    "words", [["renew", "a"], ["leases"], ["leases", "recover", "--none-held"], ["allocate", "v.com/g=1", "--ttl=9"]]
-)
-def test_each_command_about_leases_without_a_daemon_says_so_in_json(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, f"--status={tmp_path}/none.sock", "-o", "json"]) == 3
-    printed = capsys.readouterr()
-    assert printed.err == f"plugind: {json.loads(printed.out)['error']}\n"
-
-
-def test_the_end_of_a_recovery_is_said_in_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(leases, "asked", lambda *_, **__: None)
-    monkeypatch.setattr(leases, "_processes", list)
-    assert main(["leases", "recover", "--none-held", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"recovered": True, "processes": []}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,7 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import Format, Level
-from plugind.protocol.settings.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root, Timeouts
-from plugind.protocol.settings.given import Source
+from plugind.protocol.settings.config import Config, Root, Timeouts
 from plugind.protocol.settings.table import settings
 from plugind.protocol.settings.variables import NAMES
 
@@ -140,13 +138,6 @@ def test_every_option_counts_before_the_file(scene: Scene) -> None:
     assert config.health_checks == HealthChecks(77.0, periods={"A": 60.0}, off={"B", "C"})
 
 
-def test_the_file_counts_where_no_option_is_given(scene: Scene) -> None:
-    """The defaults of options are no values that somebody gave."""
-    scene.write("max_instances = 3\n[health_checks]\nperiods = { A = 60 }\n")
-    assert scene.config("--root=/a", "--health=B=50").health_checks.periods == {"A": 60.0, "B": 50.0}
-    assert scene.config("--root=/a").max_instances == 3
-
-
 def test_variables_are_text_with_the_types_of_their_settings(scene: Scene) -> None:
     config = scene.config(
         PLUGIND_ROOT="/a:/b",
@@ -249,50 +240,6 @@ def test_one_problem_is_told_with_its_place_and_the_others_are_counted(scene: Sc
     assert scene.refused() == f"{beside}:1: unknown key a"
     beside.write_text("a = 1\nb = 2\n")
     assert scene.refused() == f"{beside}:1: unknown key a (and 1 more: see 'plugind config check {beside}')"
-
-
-def test_roots_of_a_file_may_not_overlap_and_an_empty_list_is_no_default(scene: Scene) -> None:
-    scene.write('roots = ["/a"]\ndeprecated_roots = ["/a/b"]\n')
-    assert scene.refused() == "the root /a/b lies in the root /a: name one of them"
-    scene.write("roots = []\n")
-    assert scene.refused() == "there is no root to discover plugins in: name one with --root"
-
-
-def test_the_directory_of_device_plugins_is_named_or_beside_the_root(scene: Scene) -> None:
-    scene.write('[device_plugins]\ndirectory = "default"\ninsecure = true\n')
-    assert scene.config().device_plugins == DevicePluginDirectory("/var/lib/kubelet/device-plugins", insecure=True)
-    assert scene.config().roots == (Root(DEFAULT_ROOT, optional=True),)
-    assert scene.config("--set=optional_roots=false").roots == (Root(DEFAULT_ROOT),)
-    assert scene.config("--set=device_plugins.directory=off").device_plugins is None
-    scene.write("[device_plugins]\ntake_over_kubelet = true\n")
-    assert "add --device-plugins" in scene.refused()
-
-
-def test_a_state_that_is_off_is_kept_nowhere(scene: Scene) -> None:
-    scene.write('state = "off"\n[device_plugins]\ndirectory = "/dp"\n')
-    assert scene.config().state is None
-    scene.write('state = "/s"\n')
-    assert scene.config().state == "/s"
-    assert scene.config(PLUGIND_STATE="/v").state is None
-
-
-def test_the_directories_of_endpoints_are_replaced_or_joined_to_the_default_ones(scene: Scene) -> None:
-    scene.write('roots = ["/a"]\nendpoint_directories = ["/e"]\n')
-    assert scene.config().endpoint_directories == ("/e",)
-    scene.write('roots = ["/a"]\nendpoint_directories = ["/e", "default"]\n')
-    assert scene.config().endpoint_directories == ("/e", "/a")
-    assert scene.config("--endpoint-dir=/x").endpoint_directories == ("/a", "/x")
-
-
-def test_a_user_or_group_of_the_file_that_does_not_exist_is_named_with_its_line(scene: Scene) -> None:
-    scene.write("\n[leases.users]\nuids = ['no-such-user']\n")
-    assert scene.refused() == (
-        f"{scene.file}:3: leases.users.uids: no user is called 'no-such-user': name another one, or give the uid"
-    )
-    scene.write("[leases.users]\ngroup = 'no-such-group'\n")
-    assert scene.refused() == (
-        f"{scene.file}:2: leases.users.group: no group is called 'no-such-group': name another one, or give the gid"
-    )
 
 
 # --- the socket of a daemon ---
@@ -462,15 +409,6 @@ def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: py
         assert capsys.readouterr().err == f"plugind: {beside}:1: strict is 1: it must be true or false\n"
 
 
-def test_a_check_of_two_things_is_a_wrong_usage(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of them would not be checked."""
-    scene.write("rescan = 1\n")
-    with pytest.raises(SystemExit) as ended:
-        commands.main(["config", "check", str(scene.file), f"--config={scene.file}"])
-    assert ended.value.code == 2
-    assert "FILE is checked by itself, and --config FILE with those in FILE.d: give one" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -505,41 +443,7 @@ def test_a_check_finds_what_only_all_settings_together_show(
     assert capsys.readouterr().err.startswith(f"plugind: {scene.file}:{said if said[0].isdigit() else ' ' + said}")
 
 
-def test_a_check_says_all_that_is_wrong_with_users_and_with_settings_that_exclude_each_other(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scene.write("trust.uids = ['nobody-1', -1, 1.5, 'nobody-2']\n[leases.users]\nuids = ['nobody-3', 'root']\n")
-    assert commands.main(["config", "check", str(scene.file)]) == 78
-    said = [line.removeprefix(f"plugind: {scene.file}:") for line in capsys.readouterr().err.splitlines()]
-    assert [line.partition(": ")[0] for line in said] == ["1", "1", "3", "1", "1"]
-    assert [
-        next(word for word in ("'nobody-1'", "'nobody-2'", "'nobody-3'", "1.5", "-1") if word in line) for line in said
-    ] == [
-        "-1",
-        "1.5",
-        "'nobody-3'",
-        "'nobody-1'",
-        "'nobody-2'",
-    ]
-    scene.write(
-        "roots = ['/a']\nstatus = '/a/s.sock'\ntimeouts.handler = 20\n"
-        "leases.pools = [{name='a',resource='v.com/g'},{name='b',resource='v.com/g'}]\n"
-    )
-    assert commands.main(["config", "check", str(scene.file)]) == 78
-    said = [line.removeprefix(f"plugind: {scene.file}") for line in capsys.readouterr().err.splitlines()]
-    assert [line[:19] for line in said] == [":4: leases.pools: t", ":2: status: the sta", ": a call of the han"]
-
-
 def test_a_daemon_does_not_start_with_a_wrong_file(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.write("[timeouts]\nget_info = true\n")
     assert commands.main(["run", f"--config={scene.file}"]) == 78
     assert capsys.readouterr().err == f"plugind: {scene.file}:2: timeouts.get_info is true: it must be a number\n"
-
-
-def test_the_source_of_a_value_is_written_as_people_look_for_it() -> None:
-    sources = (Source("default"), Source("file", "/f"), Source("file", "/f", 3), Source("flag", "--set"))
-    assert list(map(str, sources)) == ["default", "/f", "/f:3", "--set"]
-
-
-def test_no_test_reads_the_configuration_of_this_machine() -> None:
-    assert os.environ["PLUGIND_CONFIG"] == os.devnull

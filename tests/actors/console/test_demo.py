@@ -12,22 +12,16 @@ import attrs
 import pytest
 from rich.console import Console
 
-from plugind.actors.console import commands
 from plugind.actors.console.answers import Plugin
 from plugind.actors.console.demo import (
     LEGEND,
     guide,
-    mortal_plugin,
-    own_command,
-    rolling_plugin,
     steady_plugins,
 )
 from plugind.actors.console.demo_devices import DeviceLines
-from plugind.actors.console.demo_display import MOST_ROWS, Display, has_settled, screen
+from plugind.actors.console.demo_display import MOST_ROWS, Display, screen
 from plugind.protocol.devices.messages import ResourceChanged
-from plugind.protocol.leases.replies import LeaseChanged
-from plugind.protocol.leases.values import LeaseState
-from plugind.protocol.messages.status import PluginChanged, Snapshot
+from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.devices import (
     HEALTHY,
     UNHEALTHY,
@@ -41,7 +35,6 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import BUILT_IN_TYPES
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.status.json import plugin_to_json
-from plugind.tests.actors.console.test_allocate import LEASE
 
 STATUS = "/tmp/plugind-demo-12345678/status.sock"
 FACTS = ["csi.example.com: node id node-7, 16 volumes, zone=z1"]
@@ -56,44 +49,10 @@ def test_the_demo_has_a_good_plugin_of_each_type_and_some_faulty_ones() -> None:
     assert [plugin.hang for plugin in plugins if plugin.hang] == ["get-info"]
 
 
-def test_two_instances_that_replace_each_other_have_one_name_and_two_sockets() -> None:
-    first, second, third = (rolling_plugin("/r", instance) for instance in range(3))
-    assert first.plugin.name == second.plugin.name == third.plugin.name
-    assert (first.socket, first.socket == second.socket) == (third.socket, False)
-
-
-def test_the_legend_explains_every_plugin() -> None:
-    specs = [*steady_plugins("/r"), mortal_plugin("/r"), rolling_plugin("/r", 0)]
-    words = " ".join(name for name, _ in LEGEND)
-    assert [spec.socket for spec in specs if Path(spec.socket).stem.partition("-")[0] not in words] == []
-
-
-@pytest.mark.parametrize(
-    ("state", "attempt", "settled"),
-    [
-        (StateName.REGISTERED, 1, True),
-        (StateName.PARKED, 1, True),
-        (StateName.STALE, 1, True),
-        (StateName.WAITING, 2, False),
-        (StateName.WAITING, 3, True),
-        (StateName.DIALING, 9, False),
-    ],
-)
-def test_a_plugin_has_settled_when_its_row_no_longer_changes(state: StateName, attempt: int, settled: bool) -> None:
-    assert has_settled(PluginStatus("/r/a", "/r", 1, state, 0.0, attempt=attempt)) is settled
-
-
 def status(name: str, state: StateName = StateName.REGISTERED, since: float = 0.0) -> PluginStatus:
     return PluginStatus(
         f"/r/{name}.sock", "/r", 1, state, since, attempt=1, type="CSIPlugin", name=f"{name}.example.com"
     )
-
-
-def test_a_plugin_that_is_gone_is_shown_for_a_while() -> None:
-    display = Display(guide(STATUS), live=True, once=False)
-    display.take(Snapshot(0.0, (status("here"), status("dead", StateName.GONE, since=10.0)), (), ()))
-    assert [row["state"] for row in display.rows(12.0, 4.0)] == ["registered", "gone"]
-    assert [row["state"] for row in display.rows(14.0, 4.0)] == ["registered"]
 
 
 def shown(width: int, height: int, count: int = MOST_ROWS) -> list[str]:
@@ -139,19 +98,6 @@ def test_on_a_narrow_terminal_lines_are_folded_and_commands_can_still_be_pasted(
     assert pasted == [shlex.split(command) for command in guide(STATUS).commands]
 
 
-def test_a_quoted_word_is_folded_without_a_backslash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell would take it for a part of the word."""
-    monkeypatch.setattr(sys, "argv", ["-"])
-    monkeypatch.setattr(sys, "executable", "/opt/some/python/of/a/long/name/bin/python3")
-    lines = shown(40, 60)
-    first = lines.index("From a second terminal:") + 1
-    assert lines[first : first + 3] == [
-        "  alias \\",
-        "  plugind='/opt/some/python/of/a/long/na",
-        "me/bin/python3 -m plugind'",
-    ]
-
-
 def resource(*unhealthy: str, since: float = 0.0, count: int = 4, lost_since: float | None = None) -> ResourceStatus:
     listed = DeviceList(
         Device(name, UNHEALTHY if name in unhealthy else HEALTHY) for name in map("gpu-{}".format, range(count))
@@ -180,29 +126,6 @@ def test_devices_have_one_line_for_each_resource_with_those_that_are_unhealthy()
     assert (devices.take(ResourceChanged(9.0, gone)), devices.lines(9.0)) == ([], [])
 
 
-def test_devices_that_are_leased_are_counted() -> None:
-    devices = DeviceLines()
-    devices.take(ResourceChanged(1.0, resource()))
-    lease = attrs.evolve(LEASE, devices={"example.com/gpu": ("gpu-0", "gpu-2")})
-    assert devices.take(LeaseChanged(2.0, lease)) == ["example.com/gpu: 4 of 4 devices healthy, 2 leased"]
-    assert not devices.at_rest
-    sick = devices.take(ResourceChanged(3.0, resource("gpu-1", since=3.0)))
-    assert sick == ["example.com/gpu: 3 of 4 devices healthy, 2 leased; gpu-1 unhealthy"]
-    devices.take(ResourceChanged(4.0, resource()))
-    gone = devices.take(LeaseChanged(5.0, attrs.evolve(lease, state=LeaseState.GONE)))
-    assert gone == ["example.com/gpu: 4 of 4 devices healthy"]
-    assert devices.at_rest
-
-
-def test_the_demo_has_settled_once_all_devices_are_healthy_again() -> None:
-    display = Display(guide(STATUS), live=False, once=True)
-    display.take(Snapshot(0.0, (driver_with_facts(),), (), ()))
-    display.take(ResourceChanged(1.0, resource("gpu-1")))
-    assert not display.has_settled(lambda sockets: True)
-    display.take(ResourceChanged(2.0, resource()))
-    assert display.has_settled(lambda sockets: True)
-
-
 def driver_with_facts() -> PluginStatus:
     return attrs.evolve(status("csi"), facts=(("node-id", "node-7"), ("max-volumes", "16"), ("topology.zone", "z1")))
 
@@ -220,14 +143,6 @@ def test_what_a_csi_driver_has_told_is_a_line_that_is_said_once() -> None:
     assert display.facts == []
 
 
-def test_a_terminal_with_few_lines_shows_the_table_and_not_the_legend() -> None:
-    assert any("From a second terminal" in line for line in shown(80, 18))
-    assert not any("good plugins" in line or line in FACTS for line in shown(80, 18))
-    low = shown(80, 12)
-    assert len(low) == MOST_ROWS + 2
-    assert "plugin8.example.com" in low[-1]
-
-
 @pytest.mark.parametrize("name", ["plugind", "a directory/plugind", "it's/plugind"])
 def test_the_command_to_paste_runs_the_program_that_shows_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -241,8 +156,3 @@ def test_the_command_to_paste_runs_the_program_that_shows_it(
     script = f"shopt -s expand_aliases\n{first}\nplugind ls"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("ran: ls\n", "")
-
-
-def test_the_command_names_this_python_if_the_demo_was_started_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [commands.__file__])
-    assert shlex.split(own_command()) == [sys.executable, "-m", "plugind"]

@@ -10,7 +10,7 @@ import pytest
 from plugind.actors.console.description import change, described
 from plugind.actors.console.device_description import described_resource
 from plugind.actors.console.device_leases import add_leases_of_plugin
-from plugind.actors.console.phrases import age, cause, duration, remarks, state_words, time_of_day
+from plugind.actors.console.phrases import cause, duration, remarks, state_words, time_of_day
 from plugind.protocol.devices.json import described_to_json as device_plugin_to_json
 from plugind.protocol.plugins.devices import Device, DeviceList, ResourceStatus
 from plugind.protocol.plugins.health import Health
@@ -216,8 +216,3 @@ def test_what_watch_prints() -> None:
     )
     assert state_words({**standby, "serving": False}) == {"registered", "not-serving"}
     assert state_words({**standby, "serving": True}) == state_words(standby) == {"registered"}
-
-
-def test_a_newer_daemon_always_says_the_age() -> None:
-    """Before ``age`` there was ``since`` in seconds."""
-    assert age({"since": "2023-11-15T08:30:00Z"}) == "2023-11-15T08:30:00Z"

@@ -22,7 +22,7 @@ from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.simulation.plugins import FakeRegistration, Step
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
-from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from plugind.testing import Call, FakePlugin, Reaction
 
 ANSWERED, REFUSED, HUNG, DIED = Reaction.ANSWERED, Reaction.REFUSED, Reaction.HUNG, Reaction.DIED
@@ -68,13 +68,6 @@ def test_the_reaction_follows_from_the_script_and_from_earlier_calls(
     assert [fake.decide(step) for _ in range(4)] == reactions
 
 
-def test_the_info_is_that_of_the_script() -> None:
-    fake = FakePlugin("CSIPlugin", "a.example.com", ("1.0.0", "1.1.0"), "/run/a-service.sock")
-    assert fake.info == PluginInfo(
-        type="CSIPlugin", name="a.example.com", endpoint="/run/a-service.sock", supported_versions=["1.0.0", "1.1.0"]
-    )
-
-
 async def converse(fake: FakePlugin, calls: list[Call]) -> list[object]:
     """Make two GetInfo calls and one Notify in memory, each with a deadline of 2 s; return what the client got."""
     made = memory_connection()
@@ -102,16 +95,6 @@ def reactions(calls: list[Call]) -> list[tuple[float, Reaction | None]]:
     return [(call.time, call.reaction) for call in calls]
 
 
-async def test_a_fake_that_fails_once_and_then_answers_records_each_call(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    calls: list[Call] = []
-    assert await converse(plugin(get_info_fails=1), calls) == [Status.UNAVAILABLE, "n", "told"]
-    notified = Call(0.0, "NotifyRegistrationStatus", registered=False, error="no such type")
-    assert calls == [Call(0.0, "GetInfo"), Call(0.0, "GetInfo"), notified]
-    assert reactions(calls) == [(0.0, REFUSED), (0.0, ANSWERED), (0.0, ANSWERED)]
-
-
 async def test_a_call_to_a_fake_that_hangs_ends_at_the_deadline_of_its_caller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -120,26 +103,6 @@ async def test_a_call_to_a_fake_that_hangs_ends_at_the_deadline_of_its_caller(
     got = await converse(plugin(hang="get-info", reject_notify=True), calls)
     assert got == [Status.DEADLINE_EXCEEDED, Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE]
     assert reactions(calls) == [(0.0, HUNG), (2.0, HUNG), (4.0, REFUSED)]
-
-
-async def test_a_fake_that_never_accepts_still_listens_and_removes_its_socket(tmp_path: Path) -> None:
-    spec = FakeSpec(str(tmp_path / "s"), plugin(), accepts=False)
-    calls: list[Call] = []
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-
-            async def run(*, task_status: trio.TaskStatus[None]) -> None:
-                await run_fake(spec, on_call=calls.append, task_status=task_status)
-
-            await nursery.start(run)
-            stream = await trio.open_unix_socket(spec.socket)
-            with trio.move_on_after(0.05) as scope:
-                await stream.receive_some(1)
-            assert scope.cancelled_caught
-            await stream.aclose()
-            nursery.cancel_scope.cancel()
-    assert calls == []
-    assert not exists(tmp_path / "s")
 
 
 def exists(path: Path) -> bool:
@@ -216,11 +179,3 @@ def test_every_argument_reaches_the_plugin() -> None:
     assert fields(spec) == fields(FakeSpec("/s", plugin(), accepts=False)), (
         "the versions too: the default of an unknown type is 1.0.0"
     )
-
-
-@pytest.mark.parametrize(
-    ("plugin_type", "version"),
-    [("CSIPlugin", "1.0.0"), ("DevicePlugin", "v1beta1"), ("DRAPlugin", "v1.DRAPlugin"), ("Other", "1.0.0")],
-)
-def test_a_fake_without_versions_has_the_usual_one_of_its_type(plugin_type: str, version: str) -> None:
-    assert parse("--socket=/s", f"--type={plugin_type}", "--name=n").plugin.versions == (version,)

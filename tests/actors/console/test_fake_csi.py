@@ -34,14 +34,6 @@ def driver_of(spec: FakeSpec) -> CommandedDriver:
     return spec.commanded.service
 
 
-def test_without_options_it_is_a_driver_of_its_name_on_node_1() -> None:
-    spec = parse(*BASE)
-    driver = driver_of(spec)
-    assert list(spec.plugin.serves) == [driver]
-    assert (driver.name, driver.node_id, driver.max_volumes, driver.topology) == ("csi.example.com", "node-1", 0, {})
-    assert (driver.vendor_version, driver.ready) == ("1.0.0", None)
-
-
 def test_every_option_of_a_driver_reaches_it() -> None:
     words = ["--node-id=", "--max-volumes=16", "--topology=zone=z1", "--topology=rack=r=2", "--vendor-version=2.1"]
     spec = parse(*BASE, *words, "--control=/c")
@@ -69,13 +61,6 @@ def test_a_command_changes_what_the_driver_says(line: str, said: str, attribute:
     driver = CommandedDriver("csi.example.com", node_id="old", max_volumes=1, topology={"a": "b"})
     assert obey(line, driver) == said
     assert getattr(driver, attribute) == value
-
-
-@pytest.mark.parametrize("line", ["", "now", "node-id a b", "max-volumes many", "topology zone", "hang", "hang no"])
-def test_an_unknown_command_is_answered_with_all_commands(line: str) -> None:
-    driver = CommandedDriver("csi.example.com")
-    assert obey(line, driver).startswith(f"unknown command {line!r}: the commands are: ready, not-ready, ")
-    assert vars(driver) == vars(CommandedDriver("csi.example.com"))
 
 
 async def test_each_call_is_recorded_with_what_becomes_of_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -20,8 +20,7 @@ import trio.testing
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.console import fake
-from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec_from, to_json
+from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec_from
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
 from plugind.actors.console.fake_control import MAX_LINE, LineBuffer, follow_pipe, named_pipe
 from plugind.actors.console.fake_devices import obey
@@ -29,7 +28,7 @@ from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.server.serve import serve_listener, serve_stream, serve_unix
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
-from plugind.actors.simulation.file_devices import DeviceFile, FileDevices, UnknownDeviceError
+from plugind.actors.simulation.file_devices import DeviceFile, FileDevices
 from plugind.actors.simulation.plugins import Call
 from plugind.actors.simulation.reactions import Reaction
 from plugind.actors.simulation.streams import memory_connection
@@ -59,14 +58,6 @@ def devices_of(spec: FakeSpec) -> FileDevices:
     return spec.commanded.service
 
 
-def test_without_options_a_device_plugin_has_four_devices() -> None:
-    spec = parse(*BASE, "--socket=/s")
-    assert devices_of(spec).devices == [Device(f"gpu-{number}") for number in range(4)]
-    assert devices_of(spec).options == DeviceOptions()
-    assert list(spec.plugin.serves) == [devices_of(spec)]
-    assert (spec.socket, spec.announcement, spec.control) == ("/s", None, None)
-
-
 def test_every_option_of_devices_reaches_the_plugin(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -79,11 +70,6 @@ def test_every_option_of_devices_reaches_the_plugin(tmp_path: Path) -> None:
     assert devices.options == DeviceOptions(pre_start_required=True, get_preferred_allocation_available=True)
     assert spec.control == "/c"
     assert devices_of(parse(*BASE, "--socket=/s", "--devices=0")).devices == []
-
-
-def test_a_plugin_of_another_type_has_no_devices() -> None:
-    spec = parse("--type=Colour", "--name=a.example.com", "--socket=/s")
-    assert (spec.commanded, list(spec.plugin.serves)) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -137,15 +123,6 @@ async def test_allocated_devices_are_device_nodes_and_other_files_are_mounts(
     )
     assert answer == api.AllocateResponse(container_responses=[container])
     assert calls == [Call(0.0, "Allocate", devices=("n", "f"))]
-
-
-async def test_with_same_paths_a_process_can_use_the_devices(autojump_clock: trio.testing.MockClock) -> None:
-    """Otherwise a lease of them needs a container."""
-    spec = parse(*BASE, "--socket=/s", "--devices=2", "--same-paths")
-    async with connected(devices_of(spec)) as stub:
-        answer = await stub.Allocate(one("gpu-0", "gpu-1"), timeout=5)
-    node = api.DeviceSpec(container_path=NULL, host_path=NULL, permissions="rw")
-    assert list(answer.container_responses[0].devices) == [node, node]
 
 
 async def test_devices_that_it_lacks_and_files_that_have_gone_are_refused(
@@ -219,27 +196,6 @@ async def test_a_reader_that_is_slow_gets_the_newest_lists_and_the_end(autojump_
     assert devices.streams == 0
 
 
-async def test_each_open_stream_gets_the_list_after_each_change(autojump_clock: trio.testing.MockClock) -> None:
-    devices = FileDevices([DeviceFile("a", NULL, (1,)), DeviceFile("b", NULL)])
-    async with connected(devices) as stub, stub.ListAndWatch.open() as stream:
-        await stream.send_message(api.Empty(), end=True)
-        first = await stream.recv_message()
-        devices.turn(["b"], healthy=False)
-        second = await stream.recv_message()
-        await stream.cancel()
-    topology = api.TopologyInfo(nodes=[api.NUMANode(ID=1)])
-    healthy = api.Device(ID="a", health="Healthy", topology=topology)
-    assert first == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Healthy")])
-    assert second == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Unhealthy")])
-
-
-def test_a_call_that_names_devices_shows_them_in_its_line() -> None:
-    line = to_json(Call(0.0, "Allocate", devices=("a",), reaction=Reaction.ANSWERED, peer_pid=7), "/s", 1.5)
-    assert line == (
-        '{"time": 1.5, "call": "Allocate", "devices": ["a"], "socket": "/s", "peer_pid": 7, "outcome": "answered"}'
-    )
-
-
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
@@ -264,15 +220,6 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
     assert (len(devices.devices), sick(devices)) == (10, ["d1"])
 
 
-@pytest.mark.parametrize(
-    "line", ["healthy", "broken d1", "unhealthy\x1b d1", "hang", "hang list", "refuse allocate now"]
-)
-def test_an_unknown_command_is_answered_with_those_that_there_are(line: str) -> None:
-    devices = FileDevices([DeviceFile("d1", NULL)])
-    assert obey(line, devices).startswith(f"unknown command {line!r}: the commands are: healthy ID..., ")
-    assert sick(devices) == []
-
-
 async def test_commands_refuse_the_calls_that_lease_devices_or_let_them_hang(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -294,15 +241,6 @@ async def test_commands_refuse_the_calls_that_lease_devices_or_let_them_hang(
         assert obey("answer pre-start", devices) == "PreStartContainer is answered from now on"
         await stub.PreStartContainer(request, timeout=5)
     assert [call.reaction for call in calls] == [Reaction.REFUSED, Reaction.HUNG, Reaction.ANSWERED]
-
-
-def test_a_command_with_an_unknown_device_changes_nothing() -> None:
-    devices = FileDevices(DeviceFile(f"d{number}", NULL) for number in range(10))
-    ids = ", ".join(f"'d{number}'" for number in range(8))
-    assert obey("unhealthy d1 x", devices) == f"there is no device 'x': the devices are {ids} and 2 more"
-    assert sick(devices) == []
-    with pytest.raises(UnknownDeviceError):
-        devices.turn(["x"], healthy=True)
 
 
 def fed(pieces: Iterable[bytes]) -> list[str]:
@@ -336,27 +274,6 @@ async def test_a_pipe_takes_the_commands_of_several_writers(tmp_path: Path) -> N
 def write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
-
-
-def test_a_pipe_that_nobody_reads_is_taken_over_and_another_is_not(tmp_path: Path) -> None:
-    path = str(tmp_path / "pipe")
-    os.mkfifo(path)
-    with named_pipe(path), pytest.raises(OSError, match="another process reads it"), named_pipe(path):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_pipe_that_cannot_be_made_is_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "control").touch()
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    args = parser.parse_args([*BASE, f"--socket={tmp_path}/s", f"--control={tmp_path}/control"])
-    assert fake.run(args) == 1
-    reason = f'cannot take commands at "{tmp_path}/control": something that is no pipe is in the way'
-    assert capsys.readouterr().err == f"plugind fake: {reason}\n"
-    assert os.listdir(tmp_path) == ["control"]
 
 
 # --- calls of Register ------------------------------------------------------------------------------------------------
@@ -498,17 +415,3 @@ async def test_a_refused_call_is_repeated_after_a_second(tmp_path: Path) -> None
     first, second = plugin.answers
     assert (first.error, second.error) == ("UNKNOWN: not now", "")
     assert second.time - first.time >= 1.0
-
-
-def test_a_plugin_that_calls_and_whose_directory_is_missing_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = tmp_path / "dp"
-    arguments = [*BASE, f"--device-plugins={directory}"]
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert fake.run(parser.parse_args(arguments)) == 1
-    assert capsys.readouterr().err == (
-        f'plugind fake: cannot listen at "{directory}/example.com_gpu.sock": No such file or directory;'
-        f" start 'plugind run --device-plugins={directory}' first, which makes that directory, or make it\n"
-    )

@@ -11,7 +11,7 @@ from grpclib.const import Status
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from
 from plugind.actors.console.fake_dra import CommandedDRADriver, obey
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
-from plugind.testing import DeviceReport, DeviceStatus, DRACall, Reaction
+from plugind.testing import DeviceReport, DeviceStatus, DRACall
 
 BASE = ("--type=DRAPlugin", "--name=gpu.example.com", "--socket=/s")
 
@@ -73,18 +73,3 @@ def test_commands_change_devices_calls_and_the_health_service() -> None:
     assert driver.errors[DRACall.WATCH].status is Status.UNIMPLEMENTED
     assert say("answer all").endswith("are answered from now on")
     assert (driver.hangs, driver.errors) == (set(), {})
-
-
-@pytest.mark.parametrize("line", ["", "unhealthy gpu-1", "gone a/b", "hang it", "answer"])
-def test_a_command_that_is_none_is_told_those_that_are(line: str) -> None:
-    assert obey(line, CommandedDRADriver(USUAL_SERVICES)).startswith(
-        f"unknown command {line.strip()!r}: the commands are: healthy POOL/DEVICE, unhealthy POOL/DEVICE [TEXT]"
-    )
-
-
-async def test_calls_are_recorded_with_what_becomes_of_them() -> None:
-    driver = CommandedDRADriver(USUAL_SERVICES)
-    calls: list[tuple[str, Reaction | None]] = []
-    driver.record = lambda call: calls.append((call.method, call.reaction))
-    driver.note(DRACall.PREPARE, None, Reaction.ANSWERED)
-    assert calls == [("NodePrepareResources", Reaction.ANSWERED)]

@@ -65,14 +65,6 @@ def test_a_masked_unit_stays_masked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "nothing was written" in capsys.readouterr().err
 
 
-def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert install(tmp_path / "missing" / "too") == 1
-    assert capsys.readouterr().err == f"plugind: cannot write {tmp_path}/missing/too: No such file or directory\n"
-    (tmp_path / "file").touch()
-    assert install(tmp_path / "file") == 1
-    assert capsys.readouterr().err == f"plugind: cannot write {tmp_path}/file/{UNIT}: Not a directory\n"
-
-
 def test_print_writes_nothing_and_names_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert install(tmp_path, *ALL, "--print") == 0
     assert contents(tmp_path) == {}
@@ -84,12 +76,6 @@ def test_print_writes_nothing_and_names_each_file(tmp_path: Path, capsys: pytest
 def test_a_program_that_the_service_does_not_see_is_refused(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["install-unit", "--print", "--command", path]) == 78
     assert capsys.readouterr().err.startswith(f"plugind: the service could not run {path}, since it sees no files in ")
-
-
-@pytest.mark.parametrize("path", ["/rootfs/plugind", "/homes/plugind", "/opt/tmp/plugind"])
-def test_a_program_beside_what_is_hidden_is_taken(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.main(["install-unit", "--print", "--command", path]) == 0
-    assert f"\nExecStart={path} run $PLUGIND_OPTIONS\n" in capsys.readouterr().out
 
 
 def test_the_service_runs_the_plugind_that_wrote_it(

@@ -10,11 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-import pytest
-
 from plugind.actors.console import run
-from plugind.protocol.settings.config import Config
-from plugind.protocol.status.metrics_config import MetricsConfig
 
 #: Where imports are at the start, before READY: what only some daemons have.
 AT_START = {"plugind.actors.node.ports", "plugind.actors.node.node", "plugind.actors.node.handlers"}
@@ -74,15 +70,3 @@ def test_what_is_loaded_once_a_daemon_is_ready_was_not_loaded_before() -> None:
     code = f"import json, sys; from plugind.actors.console import run; print(json.dumps({there}))"
     done = subprocess.run((sys.executable, "-P", "-c", code), capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout) == []
-
-
-@pytest.mark.parametrize(
-    ("config", "more"),
-    [
-        (Config(), ()),
-        (Config(observe=True), run.LOADED_TO_OBSERVE),
-        (Config(metrics=MetricsConfig("127.0.0.1:9000")), run.LOADED_FOR_METRICS),
-    ],
-)
-def test_a_daemon_loads_what_its_configuration_needs(config: Config, more: tuple[str, ...]) -> None:
-    assert run.loaded_late(config) == (*run.LOADED_WHEN_READY, *more)

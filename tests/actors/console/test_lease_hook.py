@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
 import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from plugind.actors.console import lease_hook
-from plugind.actors.console.commands import main
 from plugind.actors.console.ending import CommandError
-from plugind.actors.console.lease_hook import MAX_ANSWER, MAX_STATE, bind, init_of, read_state
-from plugind.actors.io.process_identity import boot_id, identity_of
+from plugind.actors.console.lease_hook import MAX_ANSWER, bind, init_of, read_state
+from plugind.actors.io.process_identity import identity_of
 from plugind.actors.leases.cdi_files import hook_command
 from plugind.protocol.leases.values import ProcessIdentity
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
@@ -57,25 +53,6 @@ def test_a_refusal_is_one_line_for_the_engine_to_show(tmp_path: Path) -> None:
         done = hooked(server.path, state_of(os.getpid()))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "plugind: lease job-7 cannot be bound to this container: it is bound to process 12\n"
-
-
-def test_the_hook_imports_nothing_heavy() -> None:
-    """An engine waits for it at the start of each container."""
-    code = (
-        "import sys; from plugind.actors.console.commands import main, command; command('lease-hook');"
-        "print(*sorted({'trio', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
-
-
-def test_the_help_does_not_list_a_command_that_only_engines_run(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "lease-hook" not in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["lease-hook", "--help"])
-    assert "createRuntime" in capsys.readouterr().out
 
 
 # --- the state of the container ---------------------------------------------------------------------------------------
@@ -124,20 +101,6 @@ def test_a_process_that_cannot_be_read_is_not_bound(monkeypatch: pytest.MonkeyPa
         init_of(state_of(5))
 
 
-def test_a_process_with_any_name_is_told_from_others() -> None:
-    """The name of a program stands in parentheses in the line that is read."""
-    script = "import sys; open('/proc/self/comm', 'w').write(') Z 1 (x'); print(1, flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        found, own = identity_of(child.pid), identity_of(os.getpid())
-        child.communicate()
-    assert found is not None
-    assert own is not None
-    assert (found.pid, found.boot_id) == (child.pid, boot_id())
-    assert found.start_ticks >= own.start_ticks > 0
-
-
 def test_a_state_that_does_not_come_is_not_awaited_for_ever() -> None:
     reading, writing = os.pipe()
     os.write(writing, b'{"pid"')
@@ -146,14 +109,6 @@ def test_a_state_that_does_not_come_is_not_awaited_for_ever() -> None:
     os.close(writing)
     assert read_state(reading, 5.0) == b""
     os.close(reading)
-
-
-def test_a_state_without_end_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "state").write_bytes(b"x" * (MAX_STATE + 1))
-    descriptor = os.open(tmp_path / "state", os.O_RDONLY)
-    with pytest.raises(CommandError, match=f"it is over {MAX_STATE} bytes"):
-        read_state(descriptor, 5.0)
-    os.close(descriptor)
 
 
 # --- the daemon -------------------------------------------------------------------------------------------------------
@@ -226,27 +181,3 @@ def test_a_daemon_that_is_silent_is_not_awaited_for_ever(tmp_path: Path) -> None
         listener.listen()
         with pytest.raises(CommandError, match=r"process \d+ sent nothing within 0\.01 s"):
             bind("a", INIT, path, 0.01)
-
-
-def test_a_daemon_with_a_full_backlog_is_asked_until_the_deadline(tmp_path: Path) -> None:
-    path = str(tmp_path / "status.sock")
-    with ExitStack() as opened:
-        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(path)
-        listener.listen(0)
-        error = 0
-        while error == 0:
-            caller = opened.enter_context(socket.socket(socket.AF_UNIX))
-            caller.setblocking(False)
-            error = caller.connect_ex(path)
-        assert error == errno.EAGAIN
-        with pytest.raises(CommandError, match=r"nothing came within 0\.05 s"):
-            bind("a", INIT, path, 0.05)
-
-
-def test_a_status_socket_with_a_long_path_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = tmp_path / ("d" * 60) / ("e" * 60)
-    deep.mkdir(parents=True)
-    monkeypatch.chdir(deep)
-    with lease_server(Path("."), answer(200)):
-        bind("a", INIT, str(deep / "status.sock"), 5.0)

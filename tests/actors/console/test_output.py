@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import attrs
 import pytest
 
 from plugind.actors.console.commands import COMMANDS, command, main
-from plugind.protocol.leases.leases_json import failure_to_json, lease_from_json, lease_to_json, released_to_json
+from plugind.protocol.leases.leases_json import failure_to_json, released_to_json
 from plugind.protocol.leases.replies import Failure, Problem, Released
-from plugind.protocol.leases.values import TimeOwner
 from plugind.protocol.status.json import plugin_to_json
 from plugind.tests.actors.console.lease_server import answer, lease_server
-from plugind.tests.actors.console.test_allocate import LEASE
 from plugind.tests.protocol.client.test_status_values import NOW, PLUGIN
 
 #: The commands whose output is not for programs.
@@ -63,13 +60,6 @@ def test_every_command_of_which_a_program_may_read_has_the_same_option() -> None
         assert "-o" not in parser(name).format_help().split()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in COMMANDS if name not in WITHOUT and name not in ("allocate", "config")]
-)
-def test_the_shorter_option_means_the_same(name: str) -> None:
-    assert parser(name).parse_args(words(name, "--json")).output == "json"
-
-
 @attrs.frozen
 class Done:
     code: int
@@ -93,18 +83,6 @@ def watched(*lines: Any) -> bytes:
     """Return a stream with heartbeats that names all that there is, and ends."""
     text = b"".join(json.dumps(line).encode() + b"\n" for line in lines) + b"\n"
     return b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nHeartbeat: 1\r\n\r\n" + text
-
-
-def test_a_retry_says_of_each_socket_whether_it_is_tried(asking: Any) -> None:
-    said = {"sockets": ["/r/a"], "answers": [{"socket": "/r/a", "tried": True, "why": "asked to try now"}]}
-    done = asking([answer(200, said)], "retry", "a")
-    assert (done.code, done.said) == (0, {"answers": said["answers"]})
-
-
-def test_a_reload_says_what_has_changed(asking: Any) -> None:
-    said = {"changed": ["expected"], "needs_restart": ["roots"]}
-    done = asking([answer(200, said)], "reload")
-    assert (done.code, done.said) == (0, said)
 
 
 def test_a_wait_names_the_plugin_that_is_there(asking: Any) -> None:
@@ -137,16 +115,6 @@ def test_a_wait_for_devices_says_how_many_there_are(asking: Any) -> None:
     assert (done.code, done.said) == (0, {"done": True, "resources": [row]})
 
 
-def test_a_wait_for_devices_in_vain_says_why(asking: Any) -> None:
-    found = {"resource": "vendor.com/gpu", "state": "listed", "allocatable": 1, "capacity": 2}
-    done = asking([watched(found)], "wait", "--resource", "vendor.com/gpu=2", "--timeout", "0")
-    (row,) = done.said["resources"]
-    assert (done.code, row["done"], row["healthy"]) == (1, False, 1)
-    assert row["why_not"] == (
-        "vendor.com/gpu has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"
-    )
-
-
 def test_a_release_says_of_each_lease_whether_it_has_ended(asking: Any) -> None:
     unknown = answer(404, failure_to_json(Failure(Problem.UNKNOWN, "there is no lease b", ())))
     done = asking([answer(200, released_to_json(Released(("a",)))), unknown], "release", "a", "b")
@@ -169,12 +137,6 @@ def test_a_release_that_is_not_on_disk_yet_says_so(asking: Any) -> None:
         "plugind: warning: a is released, which is not on disk yet; it comes back if plugind is killed before that:"
         " the disk is full\n"
     )
-
-
-def test_a_renewal_prints_the_lease(asking: Any) -> None:
-    lease = attrs.evolve(LEASE, owner=TimeOwner(60.0, time.clock_gettime_ns(time.CLOCK_BOOTTIME)))
-    done = asking([answer(200, lease_to_json(lease))], "renew", "a1b2")
-    assert (done.code, lease_from_json(done.said)) == (0, lease)
 
 
 # --- config check -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -107,14 +106,6 @@ async def test_a_good_plugin_passes_every_step_and_is_not_notified(tmp_path: Pat
     assert all(step.seconds is not None for step in steps[1:3])
 
 
-async def test_with_notify_the_plugin_is_notified(tmp_path: Path) -> None:
-    path = tmp_path / "a.sock"
-    async with fake(path, GOOD) as calls:
-        result = await probed(path, notify=True)
-    assert verdicts(result.steps) == [*PASSED, (NOTIFY, OK)]
-    assert [call.registered for call in calls] == [None, True]
-
-
 NOT_UNDERSTOOD = GRPCError(Status.UNIMPLEMENTED, "Method not found!")
 
 
@@ -171,9 +162,6 @@ async def test_with_notify_a_plugin_that_hangs_is_shown_in_the_words_of_a_daemon
         ),
         (attrs.evolve(GOOD, type="Odd"), ("type", WRONG), "CSIPlugin, DRAPlugin, DevicePlugin", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, type="csi-driver"), ("type", WRONG), "did you mean CSIPlugin?", Fate.NO_HANDLER),
-        (attrs.evolve(GOOD, type="OddPlugin"), ("type", WRONG), "there are CSIPlugin, DRAPlugin", Fate.NO_HANDLER),
-        (attrs.evolve(GOOD, type="Plugin"), ("type", WRONG), "there are CSIPlugin, DRAPlugin", Fate.NO_HANDLER),
-        (attrs.evolve(GOOD, type="devcie-plugin"), ("type", WRONG), "did you mean DevicePlugin?", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file", Fate.FAILED),
         (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE", Fate.FAILED),
@@ -220,21 +208,6 @@ async def test_a_device_plugin_that_registers_by_a_call_needs_no_get_info(tmp_pa
         assert verdicts(found.steps)[-2:] == [("GetInfo", OK), ("GetDevicePluginOptions", OK)]
         assert "registers by a call on kubelet.sock" in found.steps[-1].detail
     assert (other.fate, other.well) == (Fate.PARKED, False)
-
-
-async def test_endpoints_may_be_beside_the_socket_or_where_the_kubelets_drivers_have_them(tmp_path: Path) -> None:
-    """Fault 43: as for a daemon on that directory."""
-    registry, drivers = tmp_path / "plugins_registry" / "deep", tmp_path / "plugins"
-    registry.mkdir(parents=True)
-    path = registry / "a.sock"
-    for endpoint, wrong in (
-        (registry / "x.sock", "endpoint"),
-        (drivers / "x.sock", "endpoint"),
-        (tmp_path / "x.sock", "info"),
-    ):
-        async with fake(path, attrs.evolve(GOOD, endpoint=str(endpoint))):
-            result = await probe(str(path), built_in_handlers(), ProbeOptions(5.0), lambda _: None)
-        assert [step.step for step in result.steps if step.verdict is WRONG] == [wrong]
 
 
 class OddHandler:
@@ -388,43 +361,6 @@ async def test_a_socket_in_none_of_the_roots_or_beyond_a_link_is_not_for_a_daemo
         assert (await probed(link / "real/a.sock", roots=[root])).well
 
 
-@pytest.mark.parametrize("strict", [False, True])
-async def test_a_daemon_that_is_too_old_to_show_its_rules_is_named(strict: bool, tmp_path: Path) -> None:
-    options = ProbeOptions(strict=strict, asked="/run/old.sock")
-    result = await probe(str(tmp_path / "none.sock"), {}, options, lambda _: None)
-    said = [step for step in result.steps if step.step == "rules"]
-    if strict:
-        assert not said, "the kubelet has rules of its own"
-        return
-    (step,) = said
-    assert step.verdict is WARNING
-    assert (
-        step.detail == "the daemon at /run/old.sock is older and does not show them: those of the options are applied"
-    )
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-@pytest.mark.usefixtures("run_by_a_stranger")
-async def test_a_directory_of_a_trusted_user_is_for_that_users_plugins(tmp_path: Path) -> None:
-    """Faults 3 and 80."""
-    directory, friend = tmp_path / "own", 1000
-    directory.mkdir()
-    path = directory / "a.sock"
-    async with fake(path, GOOD) as calls:
-        os.chown(directory, friend, -1)
-        foreign = await probed(path, roots=[tmp_path], trust=Trust((STRANGER,)))
-        ((verdict, detail),) = directory_steps(foreign)
-        assert verdict is WRONG
-        assert f"belongs to user {friend}, and nothing new below it is taken: run plugind with --trust-uid" in detail
-        of_friend = await probed(path, roots=[tmp_path], trust=Trust((STRANGER, friend)))
-        assert directory_steps(of_friend) == []
-        (connect,) = [step for step in of_friend.steps if step.step == "connect"]
-        assert (connect.verdict, of_friend.fate, calls) == (WRONG, Fate.PARKED, [])
-        assert f"of user {STRANGER} listens there; it is in a directory of user {friend}, who could" in connect.detail
-        os.chown(directory, STRANGER, -1)
-        assert (await probed(path, roots=[tmp_path], trust=Trust((STRANGER, friend)))).well
-
-
 async def test_a_probe_beside_a_daemon_says_that_another_plugin_has_the_endpoint(tmp_path: Path) -> None:
     """Fault 79."""
     path, endpoint = tmp_path / "a.sock", tmp_path / "csi.sock"
@@ -455,19 +391,6 @@ async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(t
         result = await probed(path)
     assert verdicts(result.steps) == [*SAID, ("validation", WRONG), ("endpoint", WRONG), (NOTIFY, OK)]
     assert result.fate is Fate.FAILED
-
-
-@pytest.mark.parametrize(
-    ("deprecated", "strict", "verdict"), [(True, False, OK), (True, True, WRONG), (False, False, WRONG)]
-)
-async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubelet(
-    deprecated: bool, strict: bool, verdict: Verdict, tmp_path: Path
-) -> None:
-    """Behaviour 16."""
-    path = tmp_path / "a.sock"
-    async with fake(path, attrs.evolve(GOOD, versions=("0.3.0",))):
-        result = await probed(path, deprecated=deprecated, strict=strict)
-    assert ("validation", verdict) in verdicts(result.steps)
 
 
 @pytest.mark.parametrize(
@@ -545,17 +468,6 @@ async def test_a_dot_file_and_a_world_writable_socket_are_reported(tmp_path: Pat
     assert result.fate is Fate.IGNORED
 
 
-async def test_a_socket_below_a_directory_with_a_dot_is_ignored(tmp_path: Path) -> None:
-    """Fault 5: a scan leaves that directory out. The root itself may have such a name."""
-    path = tmp_path / "root" / ".hidden" / "a.sock"
-    path.parent.mkdir(parents=True)
-    async with fake(path, GOOD):
-        result = await probed(path, roots=[tmp_path / "root"])
-        alone = await probed(path)
-    assert directory_steps(result) == [(WRONG, f"{path.parent} begins with a dot, so that daemons ignore it")]
-    assert (result.fate, alone.well) == (Fate.IGNORED, True)
-
-
 async def test_a_path_too_long_for_others_is_a_warning(tmp_path: Path) -> None:
     """Fault 23; Kubernetes issues 139166 and 141815."""
     short = tmp_path / "a.sock"
@@ -619,20 +531,6 @@ async def test_a_server_of_another_protocol_is_named(answer: bytes, words: str, 
     last = result.steps[-1]
     assert (last.step, last.verdict, result.fate) == ("GetInfo", WRONG, Fate.FAILED)
     assert last.detail == f"UNAVAILABLE: {words}gRPC on a unix socket is plain HTTP/2, without TLS"
-
-
-async def test_a_server_of_tls_is_named(tmp_path: Path) -> None:
-    """Fault 66: a real one, which answers what is no TLS with an alert."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    path = tmp_path / "a.sock"
-
-    async def serve(stream: trio.SocketStream) -> None:
-        await trio.SSLStream(stream, context, server_side=True).do_handshake()
-
-    async with server(path, serve):
-        result = await probed(path)
-    assert "TLS" in result.steps[-1].detail
-    assert verdicts(result.steps)[-1] == ("GetInfo", WRONG)
 
 
 # --- CSI drivers ------------------------------------------------------------------------------------------------------

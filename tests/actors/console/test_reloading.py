@@ -25,11 +25,10 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import Level
 from plugind.protocol.messages.config import ConfigurationAsked, ConfigurationShown, Reloaded
-from plugind.protocol.settings.config import Config, DevicePluginDirectory, Root
+from plugind.protocol.settings.config import Config, Root
 from plugind.protocol.settings.reload import change_needs
 from plugind.protocol.settings.table import Setting, settings
 from plugind.protocol.trust.users import Trust
-from plugind.supervisor import NodeEndedError
 
 
 @attrs.define
@@ -88,13 +87,6 @@ class Scene:
         return os.pread(self.output, 100_000, 0).decode()
 
 
-async def test_nothing_changes_if_the_files_are_the_same(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "rescan = 5\nexpected = ['a']\n")
-    assert await scene.reload() == Reloaded()
-    assert (scene.node.configs, scene.node.noted) == ([], [None])
-    assert "the configuration was read again" in scene.logged
-
-
 async def test_what_may_change_counts_at_once_and_the_rest_after_a_restart(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "rescan = 5\nexpected = ['a']\n")
     answer = await scene.reload("rescan = 6\nexpected = ['b']\nready_when = 'healthy'\nstrict = true\n")
@@ -102,14 +94,6 @@ async def test_what_may_change_counts_at_once_and_the_rest_after_a_restart(tmp_p
     (config,) = scene.node.configs
     assert (config.expected, config.ready_when, config.rescan, config.strict) == (("b",), "healthy", 5.0, False)
     assert "needs_restart" in scene.logged
-
-
-async def test_what_needs_a_restart_is_said_at_each_reload_until_it_is_written_back(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "rescan = 5\n")
-    for _ in range(2):
-        answer = await scene.reload("rescan = 6\nlog_format = 'json'\n")
-        assert answer == Reloaded((), ("log_format", "rescan"))
-    assert await scene.reload("rescan = 5\n") == Reloaded()
 
 
 async def shown(scene: Scene) -> ConfigurationShown:
@@ -151,11 +135,6 @@ async def test_what_is_in_force_is_shown_with_what_waits_for_a_restart(tmp_path:
     assert of(answer.settings, "expected", "timeouts.get_info") == [([], "default", None), (1.0, "default", None)]
 
 
-async def test_an_option_of_the_start_still_counts_before_the_file(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "expected = ['a']\n", "--expect=o")
-    assert await scene.reload("expected = ['b']\n") == Reloaded()
-
-
 async def test_pools_and_limits_of_leases_change_and_who_may_lease_needs_a_restart(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "[[leases.pools]]\nname = 'lab'\nresource = 'v.com/gpu'\nids = ['a']\n")
     pool = "[[leases.pools]]\nname = 'lab'\nresource = 'v.com/gpu'\nids = ['a', 'b']\nusers = [7]\n"
@@ -178,13 +157,6 @@ async def test_trust_changes_but_where_device_plugins_call(tmp_path: Path) -> No
     scene = Scene(tmp_path, called)
     assert await scene.reload(called + "[trust]\nuids = [1000]\n") == Reloaded((), ("trust.uids",))
     assert scene.node.configs == []
-
-
-async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "log_level = 'warning'\n")
-    assert not scene.log.enabled(Level.INFO)
-    assert await scene.reload("log_level = 'debug'\n") == Reloaded(("log_level",))
-    assert scene.log.enabled(Level.DEBUG)
 
 
 async def test_a_bad_file_keeps_the_old_configuration_and_all_problems_are_told(tmp_path: Path) -> None:
@@ -231,12 +203,6 @@ async def test_what_the_node_does_not_take_is_refused_and_stays_a_difference(tmp
     assert not scene.log.enabled(Level.DEBUG)
     scene.node.error = None
     assert await scene.reload() == Reloaded(("log_level", "expected"))
-
-
-async def test_a_node_that_has_ended_is_an_answer(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, "expected = ['a']\n")
-    scene.node.error = NodeEndedError("it has ended")
-    assert await scene.reload("expected = ['b']\n") == Reloaded(refused=("the node has ended",))
 
 
 async def test_the_service_manager_is_told_of_a_reload_only_once_the_daemon_is_ready(
@@ -299,15 +265,6 @@ async def test_roots_are_added_and_removed_and_those_that_stay_keep_their_option
     answer = await scene.reload('roots = ["/e"]\ninsecure_roots = true\n')
     assert answer.needs_restart == ()
     assert scene.node.configs[-1].roots == (Root("/e", insecure=True),)
-
-
-async def test_roots_that_lie_in_each_other_are_refused_with_all_else(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, 'roots = ["/a"]\n')
-    answer = await scene.reload('roots = ["/a", "/a/b"]\nstable_after = 3\n')
-    assert [problem.partition("the root")[1:] for problem in answer.refused] == [
-        ("the root", " /a/b lies in the root /a: name one of them")
-    ]
-    assert scene.node.configs == []
 
 
 #: Other values of the settings that are neither numbers nor switches.
@@ -380,8 +337,3 @@ async def test_a_change_of_a_setting_needs_what_is_said_of_it(key: str, tmp_path
     assert [row["change_needs"] for row in (await shown(scene)).settings if row["key"] == key] == [
         "reload" if key in answer.changed else "restart"
     ]
-
-
-def test_who_is_trusted_needs_a_restart_with_device_plugins() -> None:
-    """The mode of ``kubelet.sock`` follows from it."""
-    assert change_needs("trust.uids", Config(device_plugins=DevicePluginDirectory("/d"))) == "restart"

@@ -64,12 +64,6 @@ def test_an_option_is_a_field_of_the_configuration(words: str, field: str, value
     assert getattr(configured(*words.split()), field) == value
 
 
-def test_roots_of_the_environment_are_used_if_the_command_line_names_none() -> None:
-    assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
-    assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
-    assert configured("--device-plugins=/dp", PLUGIND_ROOT="/a").roots == (Root("/a"),)
-
-
 @pytest.mark.parametrize("insecure", [False, True])
 def test_all_roots_may_be_insecure_if_that_is_asked_for(insecure: bool) -> None:
     """Fault 3: by default none may be."""
@@ -85,11 +79,6 @@ def test_device_plugins_may_not_call_unless_that_is_asked_for() -> None:
         configured("--take-over-kubelet")
     taken = configured("--device-plugins=/dp", "--take-over-kubelet", "--insecure-root").device_plugins
     assert taken == DevicePluginDirectory("/dp", take_over_kubelet=True, insecure=True)
-
-
-def test_a_relative_root_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
 
 
 def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -127,14 +116,6 @@ def test_the_state_is_kept_where_it_is_told_to_or_where_programs_of_the_user_kee
     assert state("--state", "here") == f"{tmp_path}/here"
     with pytest.raises(ConfigError, match="the path of the state is empty"):
         state("--device-plugins", "--state", "")
-
-
-def test_the_time_of_a_handler_s_call_is_set_for_all_types_or_for_one() -> None:
-    """The last one given counts; the handler for CSI drivers keeps its own unless it is named."""
-    times = configured().timeouts
-    assert (times.handler, times.of_handler("CSIPlugin")) == (60.0, 175.0)
-    times = configured("--handler-timeout", "9", "--handler-timeout", "20", "--handler-timeout", "Colour=300").timeouts
-    assert [times.of_handler(name) for name in ("DevicePlugin", "CSIPlugin", "Colour")] == [20.0, 175.0, 300.0]
 
 
 def test_checks_of_health_can_be_left_out_or_be_rarer_for_all_types_or_for_one() -> None:

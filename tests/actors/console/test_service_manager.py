@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -130,15 +129,6 @@ async def test_the_watchdog_is_not_fed_while_a_core_actor_hangs_and_the_status_a
     ]
 
 
-async def test_without_a_watchdog_only_changes_are_told(autojump_clock: MockClock, manager: socket.socket) -> None:
-    node = FakeNode()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_informed, node, RecordingLogger())
-        nursery.start_soon(_later, 11.0, node)
-        sent = await timeline(manager, 40, nursery)
-    assert sent == [(0, "STATUS=0 plugins"), (20, "STATUS=1 plugin: 1 registered")]
-
-
 @pytest.mark.parametrize("node", [FakeNode(ended=True), FakeNode(silent=True)], ids=["ended", "silent"])
 async def test_a_node_that_does_not_count_its_plugins_is_fed_and_says_nothing(
     autojump_clock: MockClock, manager: socket.socket, monkeypatch: pytest.MonkeyPatch, node: FakeNode
@@ -150,13 +140,6 @@ async def test_a_node_that_does_not_count_its_plugins_is_fed_and_says_nothing(
         sent = await timeline(manager, 8, nursery)
     assert {message for _, message in sent} == {"WATCHDOG=1"}
     assert len(sent) == 3
-
-
-async def test_nobody_is_told_where_there_is_no_service_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    with trio.fail_after(1):
-        await keep_informed(FakeNode(), RecordingLogger())
-    assert tell_service_manager("READY=1")
 
 
 @pytest.mark.parametrize(
@@ -216,20 +199,7 @@ def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.Monk
     assert tell_service_manager("READY=1")
 
 
-def test_an_abstract_socket_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(f"\0plugind-test-{os.getpid()}")
-        monkeypatch.setenv("NOTIFY_SOCKET", f"@plugind-test-{os.getpid()}")
-        assert tell_service_manager("READY=1")
-        assert listening.recv(100) == b"READY=1"
-
-
 def test_the_words_count_what_does_not_serve_and_what_is_queued_for_a_dial() -> None:
     counts = PluginCounts({StateName.REGISTERED: 3, StateName.STALE: 1, StateName.WAITING: 0}, not_serving=2)
     assert words_of(counts) == "4 plugins: 3 registered, 2 of them not serving, 1 stale"
     assert words_of(PluginCounts({StateName.STALE: 1}, queued=7)) == "1 plugin: 1 stale; 7 queued"
-
-
-def test_the_words_say_which_root_cannot_be_used_and_why() -> None:
-    """A node without ``/var/lib/kubelet`` showed "0 plugins", as one on which nothing is wrong."""
-    assert words_of(PluginCounts({}, unusable=("/r: its parent is missing",))) == "0 plugins; /r: its parent is missing"

@@ -59,28 +59,6 @@ def test_a_module_that_was_postponed_is_imported_when_something_of_it_is_used(us
     assert printed("import trio", f"{use}, {use} is sys.modules['ssl'].SSLContext") == "<class 'ssl.SSLContext'> True"
 
 
-def test_a_module_that_was_postponed_is_that_of_whoever_imports_it_later() -> None:
-    same = "sys.modules['hmac'].digest is __import__('hmac').digest, '_hashlib' in sys.modules"
-    assert printed("import trio", same) == "True True"
-
-
-def test_a_module_that_was_imported_before_stays() -> None:
-    again = "import trio\nloaded = __import__('ssl').SSLContext\nwith imports_of_daemon():\n    pass"
-    assert (
-        printed(again, "__import__('ssl').SSLContext is loaded, sys.modules['ssl'].__file__.endswith('ssl.py')")
-        == "True True"
-    )
-
-
 def test_the_libraries_of_glibc_are_not_searched_for_and_others_are() -> None:
     found = "found = [util.find_library(name) for name in ('c', 'pthread', 'no-such-library')]"
     assert printed(found, "found, util.find_library is search") == "['libc.so.6', 'libpthread.so.0', None] True"
-
-
-def test_another_c_library_is_searched_for() -> None:
-    other = """
-from plugind.actors.console import start
-start._OF_GLIBC = {"c": "no-such-file.so.6"}
-util.find_library("c")
-"""
-    assert printed(other, "util.find_library('c') == search('c')") == "True"

@@ -78,12 +78,3 @@ def test_every_width_shows_the_whole_cause_and_no_line_is_longer(width: int) -> 
     wide = fitted(width, attrs.evolve(LONG, name="名前" * 30, reason="接続できません " * 12))
     console = Console(file=io.StringIO(), width=500)
     assert width < 40 or max(console.measure(line).maximum for line in wide) <= width
-
-
-def test_texts_of_a_plugin_are_no_markup_and_states_have_colours() -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, color_system="standard", no_color=False, width=120)
-    console.print(table.rich_lines(table.fitted(shown(WAITS), 120)), soft_wrap=True)
-    assert "\x1b[33mwaiting\x1b[0m" in out.getvalue()
-    assert "no answer\\x1b[31m[bold]" in out.getvalue()
-    assert table.fitted(shown(DEAD), 120)[1].colour == "yellow"

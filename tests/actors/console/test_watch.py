@@ -81,11 +81,3 @@ def test_an_event_is_always_printed_and_the_line_after_it_only_if_it_says_more()
     news, event = News(), "facts: max-volumes is 8, was 16"
     said = [line(GOOD), line(GOOD, event), line(GOOD, event), line(GOOD), line(GONE), line(GONE, "driver-gone: b")]
     assert [news.take(text) for text in said] == [True, True, True, False, True, True]
-
-
-def test_nothing_is_kept_of_a_socket_that_is_gone() -> None:
-    news = News()
-    for status in (GOOD, GONE):
-        news.take(line(status))
-    assert not news.said
-    assert news.take(line(GOOD))

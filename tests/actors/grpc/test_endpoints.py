@@ -123,14 +123,6 @@ def test_the_status_socket_is_no_endpoint_under_any_name(allowed: Path) -> None:
                 judge.connect(str(path))
 
 
-def test_nobody_is_told_to_allow_the_directory_of_the_status_socket(allowed: Path) -> None:
-    """Fault 45: there is nothing to move, and nothing to allow."""
-    status = allowed.parent / "status.sock"
-    with listening(status), pytest.raises(ValidationError, match="own status socket") as error:
-        judged(endpoints(allowed, status_socket=status), status)
-    assert "--endpoint-dir" not in str(error.value)
-
-
 @pytest.mark.parametrize("proc", [True, False])
 def test_a_connection_reaches_the_socket_and_says_who_listens(
     allowed: Path, proc: bool, monkeypatch: pytest.MonkeyPatch

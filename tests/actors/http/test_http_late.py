@@ -21,8 +21,7 @@ from plugind.actors.http.on_trio import ask
 from plugind.actors.http.places import AllPlaces, Connection, Place, Standing
 from plugind.actors.http.server import Guests, HttpLimits, HttpRequest, HttpResponse, LateResponse, Send, json_response
 from plugind.actors.io.client_streams import AcceptedStream, ClientWatch
-from plugind.actors.io.connecting import connect, stream_socket
-from plugind.actors.io.unix_socket import Credentials, listen, peer_groups
+from plugind.actors.io.unix_socket import Credentials, listen
 
 LIMITS = HttpLimits(response=5.0)
 POST = b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -218,15 +217,6 @@ async def test_unread_requests_of_other_users_push_out_their_own_alone() -> None
         assert [each.scope.cancel_called for each in made] == [False, True, False, False]
 
 
-async def test_an_allocation_needs_a_descriptor_of_its_own() -> None:
-    """Fault 46: those of the reserve are for requests that are answered at once."""
-    places = _places(4)
-    connection = _connection(Standing.ALLOWED, reserved=True)
-    async with connection.stream:
-        assert places.why_none(connection, Place.LEASE) == "no descriptors left for an allocation"
-        assert places.why_none(connection, Place.QUERY) is None
-
-
 async def test_the_answer_to_a_request_without_a_place_is_made_by_whoever_serves(tmp_path: Path) -> None:
     """Callers of leases are told in another way than readers of streams. The one that waits goes on."""
     late, path = Late(), str(tmp_path / "s")
@@ -340,12 +330,3 @@ def _ask_as_nobody(socket_path: str, path: str) -> str:
     )
     command = [sys.executable, "-S", "-c", code, socket_path, path]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-async def test_the_groups_of_a_peer_are_those_of_this_process(tmp_path: Path) -> None:
-    listener = listen(str(tmp_path / "s"))
-    with listener, stream_socket() as client:
-        connect(client, str(tmp_path / "s"))
-        accepted = await listener.accept()
-        with accepted:
-            assert peer_groups(accepted) == frozenset(os.getgroups())

@@ -11,27 +11,25 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import Mock, call, create_autospec
+from unittest.mock import Mock, create_autospec
 
 import attrs
 import pytest
 import trio
 
 from plugind.actors.io import state_database
-from plugind.actors.io.lease_marker import LeaseMarker, place_of_markers
-from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, try_room, write
+from plugind.actors.io.lease_marker import LeaseMarker
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, open_to_write, try_room, write
 from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
-from plugind.actors.node.ports import state_store
 from plugind.protocol.devices.resources import Remember
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from plugind.protocol.leases.messages import Kept, LeasesRead, Saved
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
-from plugind.protocol.logs.lines import SILENT, Level, Logger
+from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.plugins.devices import KnownResource
-from plugind.testing import DEFAULT_CONFIG
 
 GPU = "vendor.com/gpu"
 #: A file as version 1 has written it.
@@ -121,25 +119,6 @@ async def test_leases_are_there_after_a_restart(tmp_path: Path) -> None:
     assert found.withheld is None
 
 
-def test_the_devices_of_a_lease_are_written_once(tmp_path: Path) -> None:
-    """With each state of the lease they would cost three pages more of the journal; other ones are written.
-
-    One row more has the number of saves.
-    """
-    (tmp_path / "state.db").touch()
-    with closing(open_to_write(str(tmp_path / "state.db"))) as database:
-        begin(database, "", "this boot", None)
-        pending = lease("a", "GPU-1", "GPU-0")
-        held = attrs.evolve(pending, state=LeaseState.HELD)
-        rows = []
-        for written in (pending, held, attrs.evolve(held, devices={GPU: ("GPU-0", "GPU-1")})):
-            before = database.total_changes
-            assert write(database, [[SaveLease(written)]], 1.5, "this boot") == [None]
-            rows.append(database.total_changes - before)
-            assert leases(database, "", "this boot").leases == (written,)
-    assert rows == [4, 2, 6]
-
-
 async def test_a_device_in_two_leases_cannot_be_written(tmp_path: Path) -> None:
     """The text names the holder; nothing of the group is written, and the others of its transaction are."""
     file = file_in(tmp_path)
@@ -189,23 +168,6 @@ async def test_who_leaves_before_a_thread_has_begun_has_written_nothing(tmp_path
     assert await save(file, SaveLease(lease("b", "GPU-0"))) is None
     assert await names_in(file) == ["b"]
     file.close()
-
-
-async def test_a_file_has_an_id_of_its_own_over_restarts(tmp_path: Path) -> None:
-    """By which a daemon knows the CDI files that are its own."""
-    (tmp_path / "other").mkdir()
-    found = []
-    for directory in (tmp_path, tmp_path, tmp_path / "other"):
-        file = file_in(directory)
-        found.append(await file.instance())
-        await file.begin()
-        found.append(await file.instance())
-        file.close()
-    none, first, again, same, empty, other = found
-    assert none is None
-    assert empty is None
-    assert first == again == same
-    assert other not in (None, first)
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
@@ -459,17 +421,6 @@ async def test_leases_of_another_state_withhold_only_devices_whose_plugins_they_
     here.close()
 
 
-async def test_a_directory_that_is_mounted_twice_is_known_by_its_inode(tmp_path: Path) -> None:
-    """No test mounts one, so the marker names the inode alone."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "run").mkdir()
-    found = (tmp_path / "a").stat()
-    marker = tmp_path / f"run/leases-{'0' * 32}"
-    marker.write_text(f"this boot\0{0:016}\0/elsewhere\0{found.st_dev}:{found.st_ino}\0")
-    assert (await file_in(tmp_path, plugins=["b"]).read_leases()).withheld is None
-    assert (await file_in(tmp_path, state="another", plugins=["a"]).read_leases()).withheld is not None
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"this", b"this boot", b"this boot\0", b"this boot\0/x\0", b"this boot\0" + b"0" * 16 + b"\0/x"]
 )
@@ -592,30 +543,6 @@ async def test_an_earlier_copy_of_the_state_withholds_until_it_is_recovered(tmp_
     assert markers(tmp_path) == []
 
 
-async def test_a_recovery_removes_the_marker_if_no_lease_is_held(tmp_path: Path) -> None:
-    await saved_twice(tmp_path)
-    restore(tmp_path)
-    file = file_in(tmp_path)
-    await file.read_leases()
-    await save(file, DeleteLease("a"))
-    assert len(markers(tmp_path)) == 1
-    await save(file, EndWithholding())
-    assert markers(tmp_path) == []
-    file.close()
-
-
-async def test_an_earlier_copy_without_a_journal_and_one_of_an_earlier_version_withhold(tmp_path: Path) -> None:
-    """That version had no number of saves."""
-    await saved_twice(tmp_path)
-    (tmp_path / "copy/state.db-wal").unlink(missing_ok=True)
-    with closing(sqlite3.connect(tmp_path / "copy/state.db")) as database, database:
-        database.execute("DELETE FROM meta WHERE key = 'serial'")
-    restore(tmp_path)
-    file = file_in(tmp_path)
-    assert (await file.read_leases()).withheld is not None
-    file.close()
-
-
 async def test_an_earlier_copy_withholds_nothing_if_no_lease_was_held_or_in_another_boot(tmp_path: Path) -> None:
     """A lease that has ended may come back so, but no device is given to two."""
     await saved_twice(tmp_path)
@@ -734,39 +661,6 @@ async def test_a_marker_of_another_boot_withholds_nothing(tmp_path: Path) -> Non
     after.close()
 
 
-async def test_a_marker_of_an_earlier_version_withholds_if_its_state_is_lost(tmp_path: Path) -> None:
-    """It was named by the device and inode of the state directory."""
-    (tmp_path / "run").mkdir()
-    marker = tmp_path / "run/leases-1-22"
-    marker.write_text("abcd")
-    after = file_in(tmp_path)
-    assert str(marker) in str((await after.read_leases()).withheld)
-    assert await save(after, EndWithholding()) is None
-    after.close()
-    assert markers(tmp_path) == []
-
-
-@pytest.mark.parametrize("held", [True, False])
-async def test_a_marker_of_an_earlier_version_is_replaced_if_its_state_is_there(held: bool, tmp_path: Path) -> None:
-    """An upgrade withholds nothing, and leaves no marker if no lease is held."""
-    before = file_in(tmp_path)
-    await before.begin()
-    if held:
-        await save(before, SaveLease(lease("a", "GPU-0")))
-    now = [f"leases-{await before.instance()}"] if held else []
-    before.close()
-    (tmp_path / "run").mkdir(exist_ok=True)
-    for name in now:
-        (tmp_path / "run" / name).unlink()
-    found = (tmp_path / "state").stat()
-    (tmp_path / f"run/leases-{found.st_dev}-{found.st_ino}").write_text("abcd")
-    after = file_in(tmp_path)
-    assert (await after.read_leases()).withheld is None
-    await after.begin()
-    assert markers(tmp_path) == now
-    after.close()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 async def test_a_marker_and_a_file_of_another_user_withhold_nothing(tmp_path: Path) -> None:
     """Whoever may write there could keep all devices from everybody."""
@@ -792,34 +686,6 @@ async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tm
     again = file_in(tmp_path)
     assert (await again.read_leases()).withheld is None
     again.close()
-
-
-def test_the_place_of_markers_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PLUGIND_MARKERS", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
-    for uid, place in ((0, "/run/plugind"), (1000, "/run/user/1000/plugind")):
-        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
-        assert place_of_markers() == place
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert place_of_markers() is None
-    monkeypatch.setenv("PLUGIND_MARKERS", "/markers")
-    assert place_of_markers() == "/markers"
-
-
-@pytest.mark.parametrize(("place", "warned"), [(None, True), ("run", False)])
-def test_a_start_without_a_place_of_markers_warns(
-    place: str | None, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PLUGIND_MARKERS", raising=False)
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    if place is not None:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / place))
-    log = create_autospec(Logger)
-    state_store(attrs.evolve(DEFAULT_CONFIG, state=f"{tmp_path}/state"), log).devices.close()
-    why = "XDG_RUNTIME_DIR is not set, so that nothing outside of the state says that leases are held"
-    line = call(Level.WARNING, "a loss of the state cannot be noticed", path=f"{tmp_path}/state", reason=why)
-    assert log.event.mock_calls == [line] * warned
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------

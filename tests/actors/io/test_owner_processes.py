@@ -79,15 +79,6 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
             processes.watch(owner)
 
 
-def test_a_pid_without_a_process_is_an_error() -> None:
-    with watching() as processes, children(1) as [pid]:
-        owner = processes.identity(pid)
-    with watching() as processes:
-        with pytest.raises(FileNotFoundError):
-            processes.identity(pid)
-        assert not processes.runs(owner)
-
-
 def test_without_descriptors_the_start_is_compared_all_the_same() -> None:
     """One is kept for that, so that another process with the pid is noticed."""
     with watching() as processes:

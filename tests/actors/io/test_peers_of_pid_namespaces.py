@@ -22,19 +22,6 @@ client.recv(1)
 """
 
 
-def test_a_client_whose_pid_is_the_daemons_number_of_it_may_name_an_owner() -> None:
-    assert why_not_owner(4711, 4711) is None
-
-
-@pytest.mark.parametrize(("peer_pid", "seen"), [(991, "plugind sees it as 991"), (0, "plugind sees it not at all")])
-def test_a_client_of_another_pid_namespace_is_refused_with_what_to_do(peer_pid: int, seen: str) -> None:
-    text = why_not_owner(1, peer_pid)
-    assert text == (
-        "--owner PID cannot be used in another pid namespace than plugind's, and neither can -- CMD: this client has"
-        f" the pid 1, and {seen}; use --ttl or --until-release"
-    )
-
-
 async def pids_of_client(directory: Path, *unshare: str) -> tuple[int, int]:
     """Return the pid of a client as it knows it, and as the peer of its connection has it."""
     path = str(directory / "a.sock")

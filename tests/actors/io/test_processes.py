@@ -89,19 +89,6 @@ def test_a_full_backlog_shows_that_somebody_listens(tmp_path: Path) -> None:
         assert [asked(processes, path) for _ in range(5)] == [ConnectAnswer.ACCEPTED] * 5
 
 
-def test_a_path_of_any_length_can_be_asked(tmp_path: Path) -> None:
-    """Fault 23."""
-    path = tmp_path / ("d" * 120) / "a.sock"
-    path.parent.mkdir()
-    with watching() as processes, socket.socket(socket.AF_UNIX) as made:
-        descriptor = os.open(path.parent, os.O_PATH)
-        made.bind(f"/proc/self/fd/{descriptor}/a.sock")
-        os.close(descriptor)
-        assert asked(processes, path) is ConnectAnswer.REFUSED
-        made.listen()
-        assert asked(processes, path) is ConnectAnswer.ACCEPTED
-
-
 def test_without_descriptors_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 46: it is no sign that nobody listens."""
 

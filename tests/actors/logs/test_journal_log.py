@@ -16,9 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.logs.journal import JournalLog, log_of
 from plugind.actors.logs.journal_socket import JournalSocket, is_journal
-from plugind.actors.logs.limited import LimitedLog
 from plugind.actors.logs.lines import Log
-from plugind.protocol.logs.limits import LogLimits
 from plugind.protocol.logs.lines import Format, Level
 from plugind.tests.protocol.logs.test_journal import parsed
 
@@ -92,14 +90,6 @@ async def test_entries_are_sent_in_order_with_their_fields(journal: Journal) -> 
         nursery.cancel_scope.cancel()
     assert found == [f"m n={number}" for number in range(200)]
     assert (entry["PRIORITY"], entry["PLUGIND_NAME"]) == ("4", "red\nPRIORITY=0")
-
-
-async def test_events_under_the_level_are_left_out(journal: Journal) -> None:
-    log = JournalLog(journal.connected(), Level.WARNING)
-    assert [log.enabled(level) for level in Level] == [False, False, True, True]
-    log.event(Level.INFO, "no")
-    log.event(Level.ERROR, "yes")
-    assert journal.messages() == ["yes"]
 
 
 async def test_a_journal_that_takes_nothing_blocks_no_actor_and_what_waits_is_sent_later(journal: Journal) -> None:
@@ -199,17 +189,6 @@ async def test_a_process_that_ends_at_once_sends_what_waits(journal: Journal) ->
         log.write_now()
         assert journal.messages() == ["the node does not stop"]
         nursery.cancel_scope.cancel()
-
-
-async def test_the_limits_of_the_log_hold_for_the_journal(journal: Journal, autojump_clock: MockClock) -> None:
-    """Faults 48 and 91."""
-    inner = JournalLog(journal.connected())
-    log = LimitedLog(inner, LogLimits(same=2, window=60.0))
-    for _ in range(10):
-        log.event(Level.INFO, "plugin refused", socket="/r/a.sock")
-    log.close()
-    line = "plugin refused socket=/r/a.sock"
-    assert journal.messages() == [line, line, "plugin refused … repeated 8 times socket=/r/a.sock"]
 
 
 @contextmanager

@@ -98,15 +98,6 @@ async def test_the_end_of_a_node_says_what_was_left_out(autojump_clock: MockCloc
     ]
 
 
-async def test_without_limits_nothing_is_left_out(autojump_clock: MockClock) -> None:
-    log = Log()
-    async with SimulatedNode(attrs.evolve(AT_ONCE, log_limits=None), log=log) as node:
-        plugin = forbidden(node)
-        await restarts(plugin, 20)
-        await trio.sleep(0.1)
-    assert [line for _, line in log.lines].count(f"plugin waiting {plugin.path}") == 21
-
-
 async def test_no_timer_runs_while_nothing_is_left_out(autojump_clock: MockClock) -> None:
     log = Log()
     limited = LimitedLog(log, LogLimits(same=1))

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import resource
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import trio
@@ -63,18 +61,6 @@ async def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
         whole = await read_until(reader, b"n=999\n")
         nursery.cancel_scope.cancel()
     assert whole.decode() == "".join(f"{PREFIX}m n={number}\n" for number in range(1000))
-
-
-async def test_lines_are_written_at_once_before_and_after_the_actor_runs(pipe: tuple[int, int]) -> None:
-    reader, writer = pipe
-    log = Log(descriptor=writer, wall=at_zero)
-    log.event(Level.INFO, "early")
-    assert drained(reader).decode() == f"{PREFIX}early\n"
-    async with trio.open_nursery() as nursery:
-        await nursery.start(log.run)
-        nursery.cancel_scope.cancel()
-    log.event(Level.INFO, "late")
-    assert drained(reader).decode() == f"{PREFIX}late\n"
 
 
 async def test_queued_lines_are_written_before_the_actor_stops(pipe: tuple[int, int]) -> None:
@@ -159,36 +145,6 @@ async def test_a_full_disk_does_not_end_the_log_and_lost_lines_are_counted_when_
         f"{PREFIX}room",
         'time=1970-01-01T00:00:00.000Z level=warning msg="log lines dropped" dropped=3',
     ]
-
-
-async def test_lines_can_be_written_to_a_regular_file_and_to_the_null_device(tmp_path: Path) -> None:
-    for path in (tmp_path / "log", Path("/dev/null")):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-        try:
-            log = Log(descriptor=descriptor, wall=at_zero)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(log.run)
-                log.event(Level.INFO, "m")
-                await wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
-            assert log.dropped == 0
-        finally:
-            os.close(descriptor)
-    assert (tmp_path / "log").read_text() == f"{PREFIX}m\n"
-
-
-async def test_lines_can_be_written_to_a_terminal() -> None:
-    leader, follower = pty.openpty()
-    try:
-        log = Log(descriptor=follower, wall=at_zero)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(log.run)
-            log.event(Level.INFO, "m")
-            assert (await read_until(leader, b"\n")).decode() == f"{PREFIX}m\r\n"
-            nursery.cancel_scope.cancel()
-    finally:
-        os.close(leader)
-        os.close(follower)
 
 
 async def test_stopping_does_not_wait_for_a_reader_that_never_reads(

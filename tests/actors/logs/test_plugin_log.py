@@ -159,25 +159,6 @@ async def test_a_link_that_is_removed_again_does_not_end_the_socket_before_it_tw
     assert f"{3.2 if again else 3} deregistered g1: {REMOVED}" in log.lines
 
 
-async def test_a_handler_that_is_removed_deregisters_and_the_socket_is_not_gone(
-    autojump_clock: MockClock, log: Log
-) -> None:
-    """Behaviour 29; with its handler back, the plugin is registered again."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}, log=log) as node:
-        node.plug("a.sock", red())
-        await node.settled()
-        await node.supervisor.remove_handler("Colour")
-        await node.settled()
-        await node.supervisor.add_handler("Colour", FakeHandler())
-        await node.settled()
-    assert log.lines == [
-        "0 registered g1",
-        "0 deregistered g1: the handler for Colour was removed",
-        "0 parked g1: no handler registered for plugin type: Colour",
-        "0 registered g1",
-    ]
-
-
 async def test_a_failure_is_logged_once_for_each_cause_and_each_socket(autojump_clock: MockClock, log: Log) -> None:
     """Kubernetes issue 94827: no repeated lines, except that a new socket that fails in the same way has its own."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}, log=log) as node:

@@ -83,22 +83,6 @@ async def test_a_closed_inbox_means_that_the_node_ended() -> None:
         send.send_nowait("snapshot?")
 
 
-async def test_a_call_that_its_caller_cancels_raises_no_error_of_the_node(autojump_clock: MockClock) -> None:
-    callers = begun()
-    with trio.move_on_after(2) as patience, callers.asking("was never answered"):
-        await trio.sleep_forever()
-    assert patience.cancelled_caught
-    assert trio.current_time() == 2.0
-
-
-async def test_an_error_in_the_block_is_raised_unchanged() -> None:
-    callers = begun()
-    error = ValueError("no such handler")
-    with pytest.raises(ValueError, match="no such handler") as caught, callers.asking("was never answered"):
-        raise error
-    assert caught.value is error
-
-
 @pytest.mark.parametrize("end", [Callers.end, Callers.end_streams], ids=["end", "end_streams"])
 async def test_a_stream_of_changes_ends_after_its_buffered_changes(end: Callable[[Callers], None]) -> None:
     callers = begun()
@@ -120,18 +104,6 @@ async def test_the_end_of_the_streams_leaves_other_calls_waiting(autojump_clock:
         await trio.sleep(1)
         assert ended_at == []
         callers.end()
-
-
-async def test_a_reader_may_pause_and_continue_later() -> None:
-    send, receive = trio.open_memory_channel[ViewMessage](2)
-    changes = Changes(receive)
-    later = Snapshot(1.0, (), (), ())
-    send.send_nowait(SNAPSHOT)
-    send.send_nowait(later)
-    async for change in changes:
-        assert change == SNAPSHOT
-        break
-    assert await changes.__anext__() == later
 
 
 async def test_a_reader_that_was_dropped_gets_its_buffered_changes_and_then_an_error() -> None:

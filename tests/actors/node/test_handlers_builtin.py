@@ -50,18 +50,6 @@ async def rejection(handler: Handler, plugin: Plugin) -> str | None:
 # --- instances --------------------------------------------------------------------------------------------------------
 
 
-def test_instances_are_kept_by_name_and_socket_the_newest_last() -> None:
-    """Behaviour 37."""
-    instances = Instances()
-    older, newer, elsewhere = dra(), dra(socket="/reg/b.sock"), dra(name="e.example.com", socket="/reg/c.sock")
-    for plugin in (older, newer, elsewhere):
-        instances.add(plugin)
-
-    assert instances.named("d.example.com") == (older, newer)
-    assert instances.others(older) == (newer,)
-    assert (list(instances), len(instances)) == ([older, newer, elsewhere], 3)
-
-
 def test_an_instance_that_is_added_again_is_the_newest_and_listed_once() -> None:
     """TestPluginReRegistration for a handler; TestRegistrationHandler: replace."""
     instances = Instances()
@@ -107,17 +95,6 @@ CSI_FAILED = (
     "validation failed for CSI Driver a.example.com at endpoint /run/a.sock: kubernetes.io/csi: "
     'ValidatePlugin for CSI driver "a.example.com" failed. '
 )
-
-
-async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
-    handler = CSIHandler()
-    await handler.validate(csi("1.0.0"))
-    handler.keep(csi("1.0.0"))
-    assert list(handler.drivers) == [csi("1.0.0")]
-
-    await handler.deregister(csi("1.0.0"))
-    assert list(handler.drivers) == []
-    assert policy_of(handler) is InstancePolicy.HIGHEST_VERSION
 
 
 async def test_a_csi_driver_of_a_deprecated_root_must_be_of_0_x() -> None:

@@ -45,13 +45,6 @@ def test_handlers_are_found_by_the_entry_points_of_their_group(info: str, packag
     ]
 
 
-def test_a_handler_in_an_egg_is_found(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    egg = packages / "colours-1-py3.egg"
-    install(egg, info="EGG-INFO")
-    monkeypatch.syspath_prepend(egg)
-    assert list(installed_handlers()) == ["Colour"]
-
-
 def test_a_handler_in_an_archive_is_found(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(packages / "colours.zip", "w") as archive:
         archive.writestr("colours_of_a_package.py", COLOURS)
@@ -76,11 +69,6 @@ def test_a_handler_that_a_finder_of_its_own_knows_is_found(packages: Path, monke
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
     monkeypatch.syspath_prepend(packages / "elsewhere")
     assert list(installed_handlers()) == ["Colour"]
-
-
-def test_entry_points_of_other_groups_are_no_handlers(packages: Path) -> None:
-    install(packages, "[console_scripts]\ncolour = colours:main\n")
-    assert installed_handlers() == {}
 
 
 @pytest.mark.parametrize("value", ["colours_of_a_package:Missing", "no_such_package:ColourHandler"])

@@ -16,7 +16,6 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.csi_drivers import CSICall, FakeCSIDriver
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.health.checks import HealthChecks
 from plugind.protocol.leases.config import LeasesConfig, LeaseUsers
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.plugins.health import Health
@@ -149,13 +148,6 @@ async def test_a_dead_plugin_is_stale_and_is_observed_again_once_it_listens(auto
     assert calls(plugin) == ["GetInfo", "GetInfo"]
 
 
-async def test_a_stale_socket_is_shown(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(OBSERVE) as node:
-        node.plug("a.sock", FakePlugin("CSIPlugin", CSI), listening=False)
-        await trio.sleep(5.0)
-        assert node.timeline("a.sock")[:2] == [(0.2, "dialing"), (1.0, "stale")]
-
-
 async def test_an_observed_plugin_is_asked_again_and_nobody_is_shown_that(autojump_clock: MockClock) -> None:
     async with SimulatedNode(attrs.evolve(OBSERVE, observe_again=60.0)) as node:
         plugins = [node.plug(f"{name}.sock", FakePlugin("Other", f"{name}.example.com")) for name in "abc"]
@@ -201,18 +193,6 @@ async def test_a_plugin_that_hangs_waits_and_is_observed_again_when_it_answers(a
         assert status(node).reason is None
 
 
-async def test_a_retry_asks_an_observed_plugin_at_once(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(OBSERVE) as node:
-        plugin = node.plug("a.sock", FakePlugin("Other", "a.example.com"))
-        await node.settled()
-        (answer,) = await node.supervisor.retry("a.example.com")
-        assert (answer.tried, answer.why) == (True, "tried now")
-        await node.settled()
-        await trio.sleep(1.0)
-        assert node.timeline("a.sock") == FOUND
-    assert calls(plugin) == ["GetInfo", "GetInfo"]
-
-
 # --- CSI --------------------------------------------------------------------------------------------------------------
 
 
@@ -243,24 +223,6 @@ async def test_a_csi_driver_is_followed_without_nodegetinfo(autojump_clock: Mock
     assert CSICall.NODE_INFO not in [call for _, call in driver.calls]
 
 
-async def test_a_csi_driver_that_hangs_is_unhealthy_and_healthy_again(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(OBSERVE) as node:
-        driver = FakeCSIDriver(CSI)
-        node.plug("a.sock", FakePlugin("CSIPlugin", CSI, serves=[driver]))
-        await trio.sleep(90.0)
-        driver.hangs.add(CSICall.PROBE)
-        await trio.sleep(60.0)
-        shown = status(node)
-        assert (shown.state, shown.health, shown.health_reason) == (
-            "observed",
-            Health.UNHEALTHY,
-            "no answer within 3s",
-        )
-        driver.hangs.clear()
-        await trio.sleep(60.0)
-        assert status(node).health is Health.HEALTHY
-
-
 async def test_a_csi_driver_whose_endpoint_is_missing_is_observed_and_disconnected(autojump_clock: MockClock) -> None:
     async with SimulatedNode(attrs.evolve(OBSERVE, endpoint_directories=("/plugins",))) as node:
         node.plug("a.sock", FakePlugin("CSIPlugin", CSI, endpoint="/plugins/csi/csi.sock", serves=()))
@@ -273,27 +235,6 @@ async def test_a_csi_driver_whose_endpoint_is_missing_is_observed_and_disconnect
         await trio.sleep(120.0)
         assert status(node).health is Health.HEALTHY
         assert dict(status(node).facts)["vendor-version"] == "1.0.0"
-
-
-async def test_a_csi_driver_with_another_name_than_its_registrar_is_observed_with_a_warning(
-    autojump_clock: MockClock,
-) -> None:
-    async with SimulatedNode(OBSERVE) as node:
-        node.plug("a.sock", FakePlugin("CSIPlugin", CSI, serves=[FakeCSIDriver("other.example.com")]))
-        await trio.sleep(60.0)
-        shown = status(node)
-        assert (shown.state, shown.health) == ("observed", Health.HEALTHY)
-        endpoint = node.path("a.sock")
-        assert shown.warnings == (f'the driver at {endpoint} calls itself "other.example.com", its registrar "{CSI}"',)
-
-
-async def test_a_csi_driver_whose_checks_are_off_is_unknown(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(attrs.evolve(OBSERVE, health_checks=HealthChecks(off=frozenset({"CSIPlugin"})))) as node:
-        driver = FakeCSIDriver(CSI)
-        node.plug("a.sock", FakePlugin("CSIPlugin", CSI, serves=[driver]))
-        await trio.sleep(100.0)
-        assert status(node).health is Health.UNKNOWN
-        assert CSICall.PROBE not in [call for _, call in driver.calls]
 
 
 # --- DRA --------------------------------------------------------------------------------------------------------------
@@ -324,25 +265,7 @@ async def test_a_dra_driver_is_healthy_as_long_as_there_is_a_connection(autojump
         assert (shown.health, dict(shown.facts)["connected"]) == (Health.DISCONNECTED, "no")
 
 
-async def test_a_dra_driver_without_a_known_service_is_observed_with_a_warning(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(OBSERVE) as node:
-        node.plug("a.sock", FakePlugin("DRAPlugin", "gpu.example.com", ("1.0.0",)))
-        await trio.sleep(10.0)
-        (warning,) = status(node).warnings
-        assert warning.startswith("none of services supported by the plugin")
-
-
 # --- several plugins, roots, and what cannot be configured ------------------------------------------------------------
-
-
-async def test_two_plugins_of_one_name_and_endpoint_are_both_observed(autojump_clock: MockClock) -> None:
-    """A kubelet decides which of them counts; here both are followed."""
-    async with SimulatedNode(OBSERVE) as node:
-        plugins = [node.plug(socket, FakePlugin("CSIPlugin", CSI)) for socket in ("a.sock", "b.sock")]
-        await trio.sleep(60.0)
-        assert [node.state(socket) for socket in ("a.sock", "b.sock")] == ["observed", "observed"]
-        assert [status(node, socket).health for socket in ("a.sock", "b.sock")] == [Health.HEALTHY] * 2
-    assert [calls(plugin) for plugin in plugins] == [["GetInfo"], ["GetInfo"]]
 
 
 async def test_a_missing_root_is_not_made_and_is_watched_once_it_is_there(autojump_clock: MockClock) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 import pytest
@@ -12,7 +11,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.discovery.scanner import Scanner
-from plugind.actors.handlers.calls import HandlerCalls
 from plugind.actors.messaging import callers
 from plugind.actors.node.supervision import GaveUpError
 from plugind.actors.registration import actor as registration_actor
@@ -36,8 +34,6 @@ from plugind.testing import (
     Takes,
 )
 from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at, steps_at
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 def red(**faults: object) -> FakePlugin:
@@ -115,15 +111,6 @@ async def test_a_register_that_hangs_delays_a_stop_no_longer_than_the_grace(auto
         assert node.now == 11.0
         assert node.timeline("a.sock") == [(0.2, "registering")]
         assert handler.asked() == ["validate", "register"]
-
-
-async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockClock) -> None:
-    """Fault 87: before Register there is nothing to deregister."""
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", red(hang="get-info"))
-        await trio.sleep(0.5)
-        await node.stop()
-        assert node.now == 0.5
 
 
 async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock: MockClock) -> None:
@@ -299,30 +286,6 @@ async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_ke
         assert handler.asked("blue") == ["validate", "register"]
 
 
-async def test_a_registration_that_waits_for_its_path_during_a_second_crash_delays_no_other_and_leaves_nothing(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 85: it has not begun, and has nothing to deregister; seed 3664."""
-    handler = FakeHandler().script("deregister", Hangs(), name="red")
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        plugin = node.plug("a.sock", red())
-        node.plug("b.sock", FakePlugin("Colour", "green"))
-        await node.settled(patience=0.0)
-        for crash in range(2):
-            crash_once(monkeypatch, reconciler._Reconciler, "take")
-            node.plug(f"crash-{crash}.sock", FakePlugin("Shape", "round"))
-            await trio.sleep(20.0)
-        plugin.unlink()
-        await node.settled()
-        # Each restart comes after a pause, and the second pause is twice as long.
-        again = [*registered_at(10.05), *at(20.0, "leaving", "gone"), *registered_at(20.1)]
-        assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *again]
-        # The new node has found it before it was removed.
-        assert node.timeline("a.sock") == [*at(0.0, "registered", "leaving"), (60.0, "gone")]
-        assert node.state("a.sock") is None
-        assert handler.asked("red") == ["validate", "register", "deregister"]
-
-
 async def test_a_removed_handler_retires_after_its_last_deregister_though_the_reconciler_crashed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,39 +300,6 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
         assert node.now == 60.0
         await node.settled()
         assert node.state("a.sock") == "parked"
-
-
-async def test_a_handler_that_comes_and_goes_while_the_reconciler_does_not_run_crashes_nothing(
-    autojump_clock: MockClock,
-) -> None:
-    """Seed 303: it has ended before the next reconciler hears that it was added, and that it has no plugin left."""
-    async with SimulatedNode() as node:
-        crashes: list[str] = []
-        node.supervisor.internals.crashes.watch(lambda name, _: crashes.append(name))
-        node.crash("reconciler")
-        await wait_all_tasks_blocked()
-        await node.supervisor.add_handler("Colour", FakeHandler())
-        await node.supervisor.remove_handler("Colour")
-        await node.supervisor.add_handler("Colour", FakeHandler())
-        node.plug("a.sock", red())
-        await node.settled()
-        assert (crashes, node.state("a.sock")) == (["node"], "registered")
-
-
-async def test_a_registration_that_crashes_as_it_calls_the_handler_is_started_again(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 85: the Register of its name is followed by one Deregister, and other plugins go on."""
-    handler = FakeHandler()
-    async with SimulatedNode(handlers={"Colour": handler}) as node:
-        await node.settled()
-        crash_once(monkeypatch, HandlerCalls, "prepare", after=1)
-        node.plug("a.sock", red())
-        await node.settled()
-        node.plug("b.sock", FakePlugin("Colour", "blue"))
-        await node.settled()
-        assert node.state("a.sock") == node.state("b.sock") == "registered"
-        assert handler.asked("red") == ["validate", "deregister", "validate", "register"]
 
 
 async def test_a_status_actor_that_crashes_repairs_its_view_and_ends_no_stream(
@@ -452,14 +382,6 @@ async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: M
     assert caught.value.__cause__ is None
 
 
-async def test_a_group_of_errors_in_the_block_is_raised_unchanged(autojump_clock: MockClock) -> None:
-    """A group that the program raises itself is not unwrapped."""
-    group = ExceptionGroup("mine", [OwnError("one")])
-    with pytest.raises(ExceptionGroup) as caught:
-        await run(embedded(SimulatedNode()), group)
-    assert caught.value is group
-
-
 async def test_a_block_that_is_cancelled_ends_at_once(autojump_clock: MockClock) -> None:
     """Trio's Cancelled passes; nothing is left running."""
     node = SimulatedNode()
@@ -478,20 +400,6 @@ async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
         pass
     with pytest.raises(RuntimeError, match="runs once"):
         await node.__aenter__()
-
-
-@pytest.mark.parametrize(
-    ("roots", "reason"),
-    [
-        ((), "there is no root"),
-        ((Root("plugins"),), "not an absolute path"),
-        ((Root("/a"), Root("/a/b")), "lies in the root"),
-        ((Root("/a"), Root("/a/")), "is named twice"),
-    ],
-)
-def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        Supervisor(Config(roots=roots))
 
 
 @pytest.mark.parametrize("socket", ["root/status.sock", "root/deeper/status.sock", "link/status.sock"])
@@ -543,22 +451,6 @@ async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_register
         assert await node.wait_for("red", type="Colour") == colour
 
 
-async def test_wait_for_raises_node_ended_when_the_node_ends(autojump_clock: MockClock) -> None:
-    """No call waits for a node that has ended."""
-    node = embedded(SimulatedNode())
-    ended: list[float] = []
-
-    async def wait() -> None:
-        with pytest.raises(NodeEndedError, match="'red' was not registered"):
-            await node.wait_for("red")
-        ended.append(trio.current_time())
-
-    async with trio.open_nursery() as nursery, node:
-        nursery.start_soon(wait)
-        await trio.sleep(3.0)
-    assert ended == [3.0]
-
-
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
@@ -604,15 +496,6 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
                     if cancelled:
                         scope.cancel()
     assert errors == [f"the node ended, and {words}"]
-
-
-async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> None:
-    """No call waits for a node that has ended."""
-    node = embedded(SimulatedNode())
-    async with node:
-        await node.snapshot()
-    with pytest.raises(NodeEndedError, match="the node ended, and has no snapshot to give"):
-        await node.snapshot()
 
 
 async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump_clock: MockClock) -> None:

@@ -6,9 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.protocol.backoff import RestartIntensity
-from plugind.protocol.settings.config import Config
-from plugind.supervisor import GaveUpError
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 
 
@@ -41,27 +38,10 @@ async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_regis
     assert crashes[0].startswith(reported)
 
 
-async def test_an_actor_that_is_not_running_cannot_be_crashed(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        assert not node.crash("registration", "a.sock")
-
-
 async def test_an_actor_that_does_not_exist_is_an_error_that_lists_the_actors(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         with pytest.raises(ValueError, match="'nosuchactor'; there are watcher, reconciler, registration"):
             node.crash("nosuchactor")  # type: ignore[arg-type]  # what a test without a type checker may write
-
-
-async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: MockClock) -> None:
-    """Fault 85."""
-
-    async def run() -> None:
-        async with SimulatedNode(Config(intensity=RestartIntensity(restarts=0))) as node:
-            assert node.crash("reconciler")
-            await trio.sleep(1.0)
-
-    with pytest.raises(GaveUpError):
-        await run()
 
 
 async def test_resources_that_a_node_without_plugins_still_holds_are_listed(autojump_clock: MockClock) -> None:

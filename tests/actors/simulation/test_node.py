@@ -13,8 +13,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 from trio._core import _run
 from trio.testing import MockClock
 
@@ -41,7 +39,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.registration.timelines import asked, at, notified_ok, registered_at
+from plugind.tests.actors.registration.timelines import at, registered_at
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -150,19 +148,6 @@ async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clo
             node.plug("one/two/a.sock", csi())
 
 
-async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_another(
-    autojump_clock: MockClock,
-) -> None:
-    """As in the kernel, a listener belongs to an inode."""
-    async with SimulatedNode() as node:
-        first = node.plug("a.sock", csi("first"))
-        node.directory.rename(first.path, "/plugins/b.sock")
-        node.plug("a.sock", csi("second"))
-        await node.settled()
-        names = {plugin.socket: plugin.name for plugin in (await node.snapshot()).plugins}
-        assert names == {"/plugins/a.sock": "second", "/plugins/b.sock": "first"}
-
-
 @pytest.mark.parametrize(
     ("accepting", "kind", "after"),
     [
@@ -260,20 +245,6 @@ async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockCl
         await run()
 
 
-async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: MockClock) -> None:
-    """The attributes of a ``FakePlugin`` are mutable."""
-    fake = FakePlugin("CSIPlugin", "a", error=GRPCError(Status.INTERNAL, "bug"), get_info_fails=math.inf)
-    async with SimulatedNode() as node:
-        plugin = node.plug("a.sock", fake)
-        await node.settled(patience=0.0)
-        assert (node.history("a.sock")[-1].reason or "").endswith("INTERNAL: bug")
-        fake.get_info_fails = 0
-        fake.delay = 0.125
-        await node.settled()
-        assert plugin.calls == [asked(0.0), asked(0.5), notified_ok(0.625)]
-        assert node.timeline("a.sock")[-1] == (0.75, "registered")
-
-
 # --- one seed, one trace ----------------------------------------------------------------------------------------------
 
 
@@ -355,24 +326,3 @@ async def test_a_process_that_is_suspended_answers_once_it_runs_on(autojump_cloc
         await node.settled()
         assert (plugin.suspended, node.state("csi.sock")) == (False, "registered")
         assert plugin.calls == [Call(0.5, "GetInfo"), Call(0.5, "NotifyRegistrationStatus", registered=True)]
-
-
-async def test_a_process_is_suspended_from_the_first_time_until_it_runs_on(autojump_clock: MockClock) -> None:
-    """Oracles judge by that time which answers were never sent (seed 2409303)."""
-    async with SimulatedNode() as node:
-        plugin = node.plug("csi.sock", csi())
-        times = [plugin.suspended_at]
-        for act in (plugin.suspend, plugin.suspend, plugin.resume, plugin.suspend):
-            await trio.sleep(1.0)
-            act()
-            times.append(plugin.suspended_at)
-    assert times == [math.inf, 1.0, 1.0, math.inf, 4.0]
-
-
-async def test_a_process_that_takes_over_from_one_that_is_suspended_answers(autojump_clock: MockClock) -> None:
-    async with SimulatedNode() as node:
-        plugin = node.plug("csi.sock", csi())
-        plugin.suspend()
-        plugin.hand_over()
-        await node.settled()
-        assert node.timeline("csi.sock") == registered_at(0.0)

@@ -11,9 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind import Config, PluginError, Root, Supervisor
+from plugind import PluginError
 from plugind.actors.simulation.plugins import AsyncioServiceError
-from plugind.protocol.plugins.status import StateName
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.testing import Fails, FakeHandler, FakePlugin, NotRegisteredError, SimulatedNode
 
@@ -41,14 +40,6 @@ async def test_a_wait_for_a_plugin_that_is_refused_ends_and_says_what_it_was_tol
         "    at 0 s it was called: GetInfo: answered",
         f"    at 0 s it was called: NotifyRegistrationStatus(registered=False, error={refused!r}): answered",
     ]
-
-
-@pytest.mark.parametrize("waits", ["name", "socket"])
-async def test_a_wait_for_a_plugin_that_is_registered_returns_its_status(waits: str, autojump_clock: MockClock) -> None:
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
-        status = await (node.wait_for("red") if waits == "name" else node.registered("a.sock"))
-        assert (status.state, status.name, trio.current_time()) == (StateName.REGISTERED, "red", 1.5)
 
 
 async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockClock) -> None:
@@ -113,12 +104,3 @@ async def test_a_service_that_uses_asyncio_fails_the_test_and_says_what_to_do(
 
     with pytest.raises(AsyncioServiceError, match="GetInfo uses asyncio, which does not run in a simulated node"):
         await play()
-
-
-async def test_a_question_to_a_supervisor_that_was_not_entered_is_an_error(tmp_path: object) -> None:
-    node = Supervisor(Config(roots=(Root(str(tmp_path)),)))
-    for question in (node.snapshot, node.counts, node.devices, node.wait_scanned):
-        with pytest.raises(RuntimeError, match="enter its block first"):
-            await question()
-    with pytest.raises(RuntimeError, match="enter its block first"):
-        await node.wait_for("red")

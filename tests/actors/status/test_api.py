@@ -7,10 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.client.reaching import HEARTBEATS
 from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.status.api import StatusConfig
-from plugind.actors.status.streams import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE
+from plugind.actors.status.streams import PIECE
 from plugind.protocol.messages.reconciler import (
     RetryAnswer,
     RetryAnswered,
@@ -142,12 +141,6 @@ async def test_a_watch_with_heartbeats_shows_when_the_list_is_complete_and_that_
     assert came == [(0.0, "registered"), (0.0, ""), (2.0, ""), (3.0, "gone"), (5.0, "")]
 
 
-async def test_a_watch_has_no_heartbeats_unless_it_asks_for_some(autojump_clock: MockClock) -> None:
-    """An older client would not understand an empty line."""
-    async with bench() as node:
-        assert (await node.get("/watch")).headers == ()
-
-
 @pytest.mark.parametrize("pause", ["", "soon", "nan", "inf", "-1", "0", "1e9"])
 async def test_a_heartbeat_out_of_range_is_refused_with_what_is_allowed(pause: str, autojump_clock: MockClock) -> None:
     """It was ignored, so a client waited for heartbeats that never came."""
@@ -157,24 +150,11 @@ async def test_a_heartbeat_out_of_range_is_refused_with_what_is_allowed(pause: s
     assert json.loads(refused.body) == {"error": f"heartbeat is {pause!r}: it must be seconds from 0.02 to 3600"}
 
 
-async def test_an_unknown_parameter_of_a_watch_is_refused(autojump_clock: MockClock) -> None:
-    async with bench() as node:
-        refused = await node.get("/watch", heartbeat="2", heart="2")
-    assert refused.status == 400
-    assert json.loads(refused.body) == {"error": "there is no parameter heart; /watch takes heartbeat"}
-
-
 async def test_a_filter_that_a_newer_client_knows_is_refused_and_not_ignored(autojump_clock: MockClock) -> None:
     async with bench() as node:
         refused = await node.get("/plugins", name="a", state="stale")
     assert refused.status == 400
     assert json.loads(refused.body) == {"error": "there is no parameter state; /plugins takes name and type"}
-
-
-async def test_the_heartbeats_that_the_commands_ask_for_are_allowed() -> None:
-    """``--answer-timeout`` may be a tenth of a second."""
-    assert LEAST_HEARTBEAT <= 0.1 / HEARTBEATS
-    assert MOST_HEARTBEAT >= 3600.0 / HEARTBEATS
 
 
 async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: MockClock) -> None:

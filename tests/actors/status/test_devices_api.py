@@ -175,14 +175,6 @@ async def test_one_resource_can_be_asked_for_by_its_name(autojump_clock: MockClo
         assert (wrong.status, b"/v1/devices takes resource" in wrong.body) == (400, True)
 
 
-async def test_a_resource_that_is_asked_for_without_a_name_is_refused(autojump_clock: MockClock) -> None:
-    """The parameter was dropped, and all resources came."""
-    async with running() as node:
-        refused = await node.get("/v1/devices", resource="")
-    error = "resource is empty: name one, as in /v1/devices?resource=vendor.com/gpu"
-    assert (refused.status, json.loads(refused.body)) == (400, {"error": error})
-
-
 async def test_a_refused_call_of_register_is_told_until_a_plugin_has_registered(autojump_clock: MockClock) -> None:
     """It was in the log alone."""
     info = PluginInfo(DEVICE, GPU, SOCKET, ("v1beta1",))
@@ -202,23 +194,6 @@ async def test_a_refused_call_of_register_is_told_until_a_plugin_has_registered(
         assert await status.json("/v1/devices/refused") != []
         await status.take(attrs.evolve(changed("gpu", StateName.REGISTERED), info=info))
         assert await status.json("/v1/devices/refused") == []
-
-
-async def test_thousands_of_devices_are_written_in_pieces(autojump_clock: MockClock) -> None:
-    """Other actors have their turn between two of them."""
-    async with running() as node:
-        await node.tell(added("/a"), listed("/a", *["Healthy"] * 1001))
-        response = await node.get("/v1/devices")
-        pieces: list[bytes] = []
-
-        async def send(piece: bytes) -> None:
-            pieces.append(piece)
-
-        assert response.write is not None
-        await response.write(send)
-        devices = json.loads(b"".join(pieces))["resources"][0]["devices"]
-        assert [device["id"] for device in devices] == [f"d{number}" for number in range(1001)]
-        assert max(piece.count(b'"id"') for piece in pieces) == 200
 
 
 async def test_the_stream_has_each_resource_and_then_each_change(autojump_clock: MockClock) -> None:

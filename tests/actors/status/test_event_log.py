@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import attrs
-import pytest
 from trio.testing import MockClock
 
 from plugind.protocol.logs.lines import Level
@@ -66,19 +65,6 @@ async def test_with_the_level_warning_each_failure_is_shown_once_for_each_cause(
         (Level.WARNING, "plugin waiting", "no answer"),
         (Level.WARNING, "plugin waiting", "no answer"),
     ]
-
-
-@pytest.mark.parametrize(("outcome", "level"), [(Outcome.OK, Level.INFO), (Outcome.FAILED, Level.WARNING)])
-async def test_a_plugin_that_could_not_be_deregistered_is_a_warning(
-    autojump_clock: MockClock, outcome: Outcome, level: Level
-) -> None:
-    """Fault 84."""
-    deregistered = Finished(Operation.DEREGISTER, outcome, 0.1)
-    async with bench() as node:
-        await node.take(changed("a", StateName.REGISTERED), changed("a", StateName.LEAVING))
-        node.log.events.clear()
-        await node.take(attrs.evolve(changed("a", StateName.GONE), finished=(deregistered,)))
-    assert [event[:2] for event in node.log.events] == [(level, "plugin gone")]
 
 
 async def test_a_root_that_was_made_is_logged(autojump_clock: MockClock) -> None:

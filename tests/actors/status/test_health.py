@@ -25,16 +25,6 @@ from plugind.protocol.words import Step
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 
-async def test_a_root_that_is_absent_is_shown_with_its_reason_and_nothing_is_wrong(autojump_clock: MockClock) -> None:
-    async with bench() as node:
-        await node.take(RootReported(ROOT, Watching.ABSENT, 0.0, ready=True, reason="it is missing"))
-        response = await node.get("/healthz")
-        (root,) = json.loads(response.body)["roots"]
-        assert (response.status, root["status"], root["watching"]) == (200, "ok", "absent")
-        assert root["reason"] == "it is missing"
-        assert (await node.get("/readyz")).status == 200
-
-
 async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
     async def health(node: Bench) -> tuple[int, str, str, str | None]:
         response = await node.get("/healthz")
@@ -233,15 +223,6 @@ async def test_a_node_that_cannot_lease_devices_is_not_ready_and_says_why(autoju
         assert await ready() == (200, [])
         said["leases"] = "all devices are withheld: the state was lost"
         assert await ready() == (503, ["leases (all devices are withheld: the state was lost)"])
-
-
-async def test_the_sockets_that_are_queued_for_a_dial_are_counted(autojump_clock: MockClock) -> None:
-    async with bench() as node:
-        api = attrs.evolve(node.api, health=lambda: (ActorHealth("dial slots", Condition.OK, None, 7, 0.5),))
-        assert json.loads((await node.get("/healthz")).body)["queued"] == 0
-        assert json.loads((await api(HttpRequest("GET", "/healthz", {}, b""))).body)["queued"] == 7
-        text = await body_of(await api(HttpRequest("GET", "/metrics", {}, b"")))
-        assert b'\nplugind_mailbox_depth{actor="dial slots"} 7.0\n' in text
 
 
 async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(autojump_clock: MockClock) -> None:

@@ -123,13 +123,6 @@ def test_the_mode_lets_in_those_who_read_and_those_who_lease(users: SocketUsers,
     assert (users.socket_mode, users.group) == (mode, group)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to any group")
-async def test_the_socket_belongs_to_the_group_of_readers(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "status.sock"
-    with listen(str(path), SILENT, READERS):
-        assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (4711, 0o660)
-
-
 def test_readers_may_ask_whatever_changes_nothing() -> None:
     allowed, refused = set[str](), set[str]()
     for line in REQUESTS:

@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from plugind.actors.http.places import Place
 from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, LateResponse, serve_connection
 from plugind.actors.io.unix_socket import Credentials
-from plugind.actors.status.allocations import no_place
-from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
+from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig
 from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
@@ -34,7 +32,6 @@ from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import GPU
 
 ALICE, BOB = 1000, 1001
-INIT = ProcessIdentity(77, 8, "boot")
 NONE: dict[str, object] = {"kind": "none"}
 
 
@@ -161,20 +158,6 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         status, gone = await daemon.ask("GET", "/v1/leases/train")
         assert (status, gone["problem"], gone["error"]) == (404, "unknown", "there is no lease train")
         assert (await daemon.ask("DELETE", "/v1/leases/train"))[0] == 404
-
-
-async def test_a_list_keeps_those_whose_id_begins_so(autojump_clock: MockClock) -> None:
-    """Also with more leases than are written at once."""
-    async with running(*(f"GPU-{number}" for number in range(130))) as daemon:
-        for number in range(120):
-            assert (await daemon.post(id=f"job-{number}"))[0] == 201
-        _, shown = await daemon.ask("GET", "/v1/leases", prefix="job-11")
-        assert [lease["id"] for lease in shown["leases"]] == sorted(
-            ["job-11", *(f"job-11{last}" for last in range(10))]
-        )
-        assert len((await daemon.ask("GET", "/v1/leases"))[1]["leases"]) == 120
-        status, wrong = await daemon.ask("GET", "/v1/leases", id="job-1")
-        assert (status, wrong["error"]) == (400, "there is no parameter id; /v1/leases takes prefix")
 
 
 async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: MockClock) -> None:
@@ -362,30 +345,6 @@ async def test_a_connection_hears_of_the_end_of_its_lease_and_why(target: str, a
         assert "token" not in last
 
 
-async def test_a_connection_that_came_back_hears_of_the_end_of_its_lease(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        client = await daemon.wait(owner=CONNECTION, id="mine")
-        (given,) = await client.lines()
-        again = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
-        await again.lines()
-        await client.stream.aclose()
-        await daemon.ask("DELETE", "/v1/leases/mine")
-        assert [line["state"] for line in await again.lines()] == ["held", "gone"]
-        assert again.received.endswith(b"0\r\n\r\n")
-
-
-async def test_a_connection_with_a_lease_may_have_heartbeats(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        body = {"resources": {GPU: 1}, "owner": CONNECTION}
-        client = await daemon.send("POST", "/v1/leases", body, heartbeat="5")
-        await trio.sleep(21)
-        await client.lines()
-        assert b"\r\nHeartbeat: 5\r\n" in client.received
-        assert client.received.count(b"1\r\n\n\r\n") == 4
-        status, failed = await daemon.ask("POST", "/v1/leases", body, heartbeat="no")
-        assert (status, failed["error"][:15]) == (400, "heartbeat is 'n")
-
-
 async def test_after_a_restart_a_connection_comes_back_with_its_token(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         client = await daemon.wait(owner=CONNECTION, id="mine")
@@ -493,14 +452,6 @@ async def metrics(daemon: Daemon) -> list[str]:
     return (await body_of(response)).decode().splitlines()
 
 
-async def test_metrics_go_without_leases_if_the_lease_actor_hangs(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        daemon.leases.hangs = True
-        lines = await metrics(daemon)
-    assert not [line for line in lines if line.startswith("plugind_leases")]
-    assert "plugind_state_failing 0.0" in lines
-
-
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
@@ -530,12 +481,6 @@ async def test_other_requests_are_refused(method: str, path: str, status: int, a
             assert dict(response.headers)["Allow"]
 
 
-async def test_the_name_of_a_lease_may_have_any_printable_character(autojump_clock: MockClock) -> None:
-    async with running("GPU-0") as daemon:
-        await daemon.post(id="a/b é")
-        assert (await daemon.ask("GET", "/v1/leases/a%2Fb%20%C3%A9"))[0] == 200
-
-
 @pytest.mark.parametrize(
     ("method", "path", "seconds"),
     [("GET", "", DEADLINE), ("GET", "/a", DEADLINE), ("DELETE", "/a", WRITING), ("POST", "/a/renew", WRITING)],
@@ -551,12 +496,6 @@ async def test_a_lease_actor_that_hangs_costs_an_answer(
         assert trio.current_time() == began + seconds
 
 
-async def test_a_node_without_leases_says_so(autojump_clock: MockClock) -> None:
-    async with running(leases=False) as daemon:
-        assert await daemon.ask("GET", "/v1/leases") == (404, {"error": "this node has no leases"})
-        daemon.api.end_watches()
-
-
 async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) -> None:
     async with running("GPU-0") as daemon:
         for line in REQUESTS:
@@ -565,32 +504,6 @@ async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) ->
                 response: HttpResponse = await daemon.api(HttpRequest(method, path, {}, b"{}", peer()))
                 assert response.status != 405
                 assert b"there is no /v1" not in response.body
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "expected"),
-    [
-        ("POST", "/v1/leases", Place.LEASE),
-        ("POST", "/v1/leases/a/resume", Place.LEASE),
-        ("GET", "/v1/leases", Place.QUERY),
-        ("DELETE", "/v1/leases/a", Place.QUERY),
-        ("POST", "/v1/leases/a/bind", Place.QUERY),
-        ("GET", "/v1/leases/watch", Place.STREAM),
-        ("POST", "/other/resume", Place.QUERY),
-    ],
-)
-def test_allocations_have_places_of_their_own(method: str, path: str, expected: Place) -> None:
-    """Callers who wait for devices keep nobody from releasing some."""
-    assert place(HttpRequest(method, path, {}, b"")) is expected
-    assert HttpLimits().number_of(Place.LEASE) == 256
-
-
-def test_a_caller_for_whom_there_is_no_place_is_told_as_of_any_limit() -> None:
-    response = no_place(Place.LEASE, "256 leases are open, which is the limit")
-    failure = failure_from_json(json.loads(response.body))
-    assert (response.status, failure.problem) == (429, Problem.LIMIT)
-    assert failure.text.endswith("own a lease by their connection; ask again later")
-    assert no_place(Place.STREAM, "64 streams are open, which is the limit").status == 503
 
 
 _names = st.sampled_from(["", "a", "watch", "recover", "%FF", "a%00", "%ED%A0%80", "renew", "bind", "resume"])

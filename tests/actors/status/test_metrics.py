@@ -157,15 +157,6 @@ async def test_expected_plugins_causes_roots_and_the_process_are_shown(autojump_
     assert all(process.values())
 
 
-async def test_the_healthy_are_of_use_alone_where_the_node_is_ready_only_then(autojump_clock: MockClock) -> None:
-    async with bench(StatusConfig(expected=("a",), ready_when="healthy")) as node:
-        await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
-        for health, value in ((Health.UNHEALTHY, "0.0"), (Health.HEALTHY, "1.0")):
-            await node.take(HealthReported("/r/a.sock", 1, health, "", (), 0.0))
-            series = (await body_of(await node.get("/metrics"))).decode().splitlines()
-            assert f'plugind_expected_plugin{{name="a"}} {value}' in series
-
-
 @pytest.mark.parametrize("half_written", [None, "def render("])
 async def test_metrics_that_cannot_be_loaded_any_more_are_refused_and_the_actor_goes_on(
     half_written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock

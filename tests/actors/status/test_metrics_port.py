@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind import Config, MetricsConfig, StatusConfig, Supervisor
+from plugind import MetricsConfig, StatusConfig, Supervisor
 from plugind.actors.http.limits import HttpLimits
 from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.simulation.processes import MemoryProcesses
@@ -196,12 +196,6 @@ async def test_the_host_of_a_target_counts_and_a_request_without_one_is_refused(
         assert read(await client.answer(b"GET /metrics HTTP/1.1\r\nHost: node1\r\nHost: evil\r\n\r\n"))[0] == 400
 
 
-async def test_on_another_address_any_ip_address_is_asked_for() -> None:
-    async with port(address=TcpAddress("0.0.0.0", 0)) as client:
-        local = attrs.evolve(client, address=TcpAddress("127.0.0.1", client.address.port))
-        assert [(await local.get("/metrics", host))[0] for host in ("192.0.2.7", "evil.example")] == [200, 421]
-
-
 _SECOND = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Second: 1\r\n\r\n"
 _HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -220,13 +214,6 @@ async def test_a_connection_has_one_answer_whatever_is_hidden_behind_its_request
     """Request smuggling: nothing that follows a request is a second one, whoever counts its bytes in another way."""
     async with port() as client:
         assert read(await client.answer(sent))[0] == status
-
-
-async def test_a_refusal_shows_what_was_sent_and_by_which_hosts_to_ask() -> None:
-    async with port() as client:
-        assert b"'Host : localhost'" in (said := await client.answer(b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n"))
-        assert b"bytearray" not in said
-        assert b"localhost or a loopback address" in (await client.get("/metrics", "10.1.2.3"))[1]
 
 
 @pytest.mark.parametrize(
@@ -251,25 +238,6 @@ async def test_a_huge_request_and_a_body_are_refused_before_they_are_read(sent: 
 
             nursery.start_soon(send)
             assert read(await rest_of(stream))[0] == status
-        assert read(await client.answer(GET))[0] == 200
-
-
-async def test_a_client_that_sends_its_request_too_slowly_has_some_seconds_in_all() -> None:
-    """Five; here fewer. A request that comes byte by byte gets no more."""
-    assert LIMITS.request == 5.0
-    async with port(limits=attrs.evolve(LIMITS, request=0.5)) as client:
-        async with await client.connect() as silent, await client.connect() as trickle, trio.open_nursery() as nursery:
-
-            async def send() -> None:
-                for byte in GET * 1000:
-                    await trickle.send_all(bytes([byte]))
-                    await trio.sleep(0.05)
-
-            nursery.start_soon(send)
-            for stream in (silent, trickle):
-                said = b'{"error": "the request did not arrive within 0.5 seconds"}\n'
-                assert read(await rest_of(stream)) == (408, said)
-            nursery.cancel_scope.cancel()
         assert read(await client.answer(GET))[0] == 200
 
 
@@ -327,20 +295,6 @@ async def test_metrics_are_made_once_a_second_for_all_who_ask(autojump_clock: Mo
         await trio.sleep(pause)
     assert made == [0.25, 1.5]
     assert got == [b"0.25\n"] * 40 + [b"1.5\n"] * 40
-
-
-async def test_a_client_that_leaves_while_metrics_are_made_takes_them_from_nobody(autojump_clock: MockClock) -> None:
-    async def metrics(_: HttpRequest) -> HttpResponse:
-        await trio.sleep(1.0)
-        return HttpResponse(200, "text/plain", b"x")
-
-    api = PortApi(HostRule(loopback=True, names=frozenset()), metrics, dict, counts_page())
-    asked = HttpRequest("GET", "/metrics", {}, b"", host="localhost")
-    with trio.move_on_after(0.5) as left:
-        await api(asked)
-    assert left.cancelled_caught
-    assert (await api(asked)).body == b"x"
-    assert trio.current_time() == 1.5
 
 
 async def test_a_port_that_cannot_be_had_is_an_error_of_the_configuration_and_one_that_is_taken_may_be_free_later() -> (
@@ -409,7 +363,3 @@ async def test_a_node_that_cannot_have_its_port_does_not_start_and_leaves_nothin
             with pytest.raises(ConfigError, match="cannot serve metrics at"):
                 async with embedded(simulated, MetricsConfig(str(client.address.port)), RecordingLogger()):
                     raise AssertionError("it started")
-
-
-def test_there_is_no_port_unless_it_is_named() -> None:
-    assert Config().metrics == MetricsConfig(None, ())

@@ -56,14 +56,6 @@ async def test_readiness_can_ask_that_expected_plugins_are_healthy(autojump_cloc
         assert (await ready(node, healthy=""))[0] == 503
 
 
-async def test_a_misspelt_parameter_of_readiness_is_refused(autojump_clock: MockClock) -> None:
-    """Otherwise it asks for less than was meant, and is told that the node is ready."""
-    async with bench() as node:
-        response = await node.get("/readyz", helthy="")
-        assert response.status == 400
-        assert json.loads(await body_of(response)) == {"error": "there is no parameter helthy; /readyz takes healthy"}
-
-
 async def test_checks_are_counted_by_type_and_result(autojump_clock: MockClock) -> None:
     """A rate needs a first value, so each result of a built-in type is there from the start."""
     async with bench() as node:

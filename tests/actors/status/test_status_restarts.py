@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -19,7 +18,6 @@ from plugind.actors.simulation.faults import PoisonMessage
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import Memory
 from plugind.actors.status.api import Api, StatusConfig
-from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.protocol.status.metrics import Metrics
 from plugind.supervisor import Ports
@@ -84,14 +82,6 @@ async def test_a_restart_that_cannot_make_the_socket_costs_only_the_socket(
         assert stat.S_ISSOCK(path.stat().st_mode)
         assert [plugin.generation for plugin in (await node.snapshot()).plugins] == [1, 2]
     assert not path.exists()
-
-
-async def test_at_the_start_it_is_an_error_of_the_configuration(autojump_clock: MockClock, tmp_path: Path) -> None:
-    path = tmp_path / "status.sock"
-    path.write_text("another")
-    with pytest.raises(ConfigError, match="exists and is no socket; remove it or give another path with --status"):
-        async with embedded(SimulatedNode(), path, RecordingLogger()):
-            await trio.sleep_forever()
 
 
 async def test_health_and_metrics_show_the_failures_for_a_while(autojump_clock: MockClock) -> None:

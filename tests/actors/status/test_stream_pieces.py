@@ -1,7 +1,5 @@
 """The pieces of answers: what streams hold for clients that do not read is bounded in bytes, of each and of all."""
 
-from collections.abc import Iterator
-
 import attrs
 import pytest
 import trio
@@ -10,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.http.server import HttpRequest, Send
 from plugind.actors.messaging.mailbox import Audience
 from plugind.actors.status.leases_api import LeasesApi
-from plugind.actors.status.streams import PIECE, PIECE_BYTES, Backlog, Unsent, send_pieces
+from plugind.actors.status.streams import Backlog, Unsent
 from plugind.protocol.leases.messages import (
     LeasesAsked,
     LeasesMessage,
@@ -22,37 +20,6 @@ from plugind.protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.messages.status import Lagged
-
-
-async def test_long_rows_are_made_as_they_are_read(autojump_clock: MockClock) -> None:
-    """At most one piece and one row are held, of 1,000 rows of 60 KB."""
-    made = sent = most = 0
-
-    def rows() -> Iterator[bytes]:
-        nonlocal made, most
-        for _ in range(1000):
-            made += 60_000
-            most = max(most, made - sent)
-            yield bytes(60_000)
-
-    async def send(piece: bytes) -> None:
-        nonlocal sent
-        sent += len(piece)
-
-    await send_pieces(rows(), send)
-    assert made == sent == 60_000_000
-    assert most <= PIECE_BYTES + 60_000
-
-
-async def test_short_rows_share_pieces(autojump_clock: MockClock) -> None:
-    pieces: list[bytes] = []
-
-    async def send(piece: bytes) -> None:
-        pieces.append(piece)
-
-    await send_pieces([b"1"] * (2 * PIECE + 1), send)
-    assert pieces == [b"1" * PIECE, b"1" * PIECE, b"1"]
-
 
 LONG = Request((Wanted("v.com/a", 1),), labels=(("k", "x" * 60_000),))
 

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-import logging
 
-import pytest
-
-from plugind.protocol.logs.lines import SILENT, Format, Level, json_line, text_line, timestamp
+from plugind.protocol.logs.lines import Level, json_line, text_line
 
 
 def test_a_line_is_a_constant_message_and_its_fields() -> None:
@@ -39,32 +36,3 @@ def test_json_lines_have_every_logged_field() -> None:
         "name": "a\nb\\xff",
         "attempt": 1,
     }
-
-
-@pytest.mark.parametrize(
-    ("size", "shown"), [(1024, "x" * 1024), (1025, "x" * 1024 + "…(+1)"), (99_999, "x" * 1024 + "…(+98975)")]
-)
-def test_a_value_of_more_than_1024_characters_is_cut(size: int, shown: str) -> None:
-    """Fault 94."""
-    fields: dict[str, str] = {"error": "x" * size}
-    assert text_line(0.0, Level.INFO, "m", fields).endswith(f" error={shown}\n")
-    assert json.loads(json_line(0.0, Level.INFO, "m", fields))["error"] == shown
-
-
-def test_time_is_utc_to_the_millisecond() -> None:
-    assert timestamp(1_700_000_000.9996) == "2023-11-14T22:13:20.999Z"
-
-
-def test_levels_have_the_numbers_of_the_standard_library() -> None:
-    """A program that embeds a node can pass them to ``logging``."""
-    assert {level.name: int(level) for level in Level} == {
-        name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR")
-    }
-
-
-def test_the_names_of_the_formats_are_those_of_the_command_line() -> None:
-    assert [str(form) for form in Format] == ["text", "json"]
-
-
-def test_the_silent_logger_has_no_level_enabled() -> None:
-    assert [SILENT.enabled(level) for level in Level] == [False] * 4

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.plugins.info import InfoLimits
 from plugind.protocol.settings.config import DEFAULT_ROOT, Config, Root, Timeouts, check_roots
-from plugind.tests.protocol.hypothesis_settings import examples
 
 
 def problem(*paths: str) -> str | None:
@@ -59,23 +56,6 @@ def test_a_field_of_another_type_is_refused_before_a_node_fails_on_it(field: str
 )
 def test_roots_must_be_absolute_and_must_not_contain_each_other(paths: tuple[str, ...], said: str | None) -> None:
     assert problem(*paths) == said
-
-
-PARTS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=3)
-PATHS = st.builds(lambda parts, start, end: start + "/".join(parts) + end * bool(parts), PARTS, st.sampled_from(["/", "/", ""]), st.sampled_from(["", "/"]))  # fmt: skip  # noqa: E501
-
-
-@examples(100)
-@given(st.lists(PATHS, max_size=3))
-def test_any_roots_are_accepted_or_refused_as_their_paths_require(paths: list[str]) -> None:
-    pure = [PurePosixPath(path) for path in paths]
-    nested = any(
-        one.is_relative_to(other) for number, one in enumerate(pure) for at, other in enumerate(pure) if number != at
-    )
-    relative = any(not path.is_absolute() for path in pure)
-    said = problem(*paths)
-    assert (said is None) == (bool(paths) and not relative and not nested)
-    assert said is None or "\n" not in said
 
 
 @pytest.mark.parametrize("name", ["", "x" * 11, "a\nb", "\udcff"])

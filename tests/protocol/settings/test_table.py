@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 import attrs
 import pytest
 
 from plugind.protocol.logs.limits import LogLimits
-from plugind.protocol.settings.config import Config, DevicePluginDirectory, Timeouts
+from plugind.protocol.settings.config import Config, DevicePluginDirectory
 from plugind.protocol.settings.files import parse
 from plugind.protocol.settings.kinds import ByType, ListOf, WrongValueError
 from plugind.protocol.settings.table import NO_SETTINGS, PARTS, settings
@@ -108,12 +107,3 @@ def test_the_page_has_the_table_of_all_settings() -> None:
     assert list(settings_table.undescribed()) == []
     page = settings_table.PAGE.path.read_text()
     assert page == settings_table.PAGE.filled(page)
-
-
-def test_the_table_cites_no_rule_and_says_the_unit_of_each_time() -> None:
-    """Who only has the page, or the manual, has no ``docs/rules.md``."""
-    rows = settings_table.table().splitlines()
-    assert [row for row in rows if re.search(r"\((?:fault|behaviour)s? \d", row)] == []
-    times = [row for row in rows if row.startswith("| `timeouts.")]
-    assert len(times) == len(attrs.fields(Timeouts))
-    assert [row for row in times if "seconds" not in row] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plugind.protocol.messages.consumers import CallEnded, CallFamily
-from plugind.protocol.status.call_durations import BUCKETS, CallDurations, code_word
+from plugind.protocol.status.call_durations import CallDurations, code_word
 from plugind.protocol.status.metrics import MAX_RESOURCES
 
 METHOD = "/csi.v1.Node/NodeGetInfo"
@@ -45,9 +45,3 @@ def test_drivers_beyond_the_first_64_share_a_label() -> None:
 )
 def test_codes_have_the_names_of_grpc_go(code: str, word: str) -> None:
     assert code_word(code) == word
-
-
-def test_the_buckets_are_those_of_the_kubelet() -> None:
-    assert BUCKETS[CallFamily.CSI] == (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
-    dra = BUCKETS[CallFamily.DRA]
-    assert (len(dra), dra[0], dra[-1]) == (15, 0.1, 40)

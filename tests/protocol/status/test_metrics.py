@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from plugind.protocol.messages.status import HealthReported, RootReported, ServingChanged, StateChanged
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.registration.lives import reason
-from plugind.protocol.status.histograms import BUCKETS, Histogram
 from plugind.protocol.status.metrics import (
     MAX_RESOURCES,
-    MAX_TYPES,
     ByResource,
     Metrics,
-    RootCounters,
     causes,
     dra_instances,
     expected_useful,
@@ -28,11 +26,9 @@ def changed(state: StateName, socket: str = "/r/a.sock", *, attempt: int = 1) ->
     return StateChanged(socket, "/r", 1, state, 1.0, attempt=attempt)
 
 
-def test_every_outcome_of_every_operation_starts_at_zero() -> None:
-    metrics = Metrics()
-    for operation in Operation:
-        for plugin_type in BUILT_IN_TYPES:
-            assert all(metrics.operations[operation, plugin_type, outcome] == 0 for outcome in Outcome)
+def test_the_type_of_a_socket_is_unknown_only_before_its_info_arrives() -> None:
+    unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
+    assert unknown == {Operation.DIAL, Operation.GET_INFO}
 
 
 def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
@@ -55,27 +51,6 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
 
 
-def test_all_operations_of_a_silent_first_try_are_counted_with_its_one_report() -> None:
-    steps = (Operation.DIAL, Operation.GET_INFO, Operation.VALIDATE, Operation.REGISTER, Operation.NOTIFY)
-    view, metrics = View(), Metrics()
-    finished = tuple(Finished(step, Outcome.OK, 0.01) for step in steps)
-    change = attrs.evolve(changed(StateName.REGISTERED), info=CSI, finished=finished)
-    before, after = view.apply(change)
-    metrics.count(change, after or before)
-    counted = {key: count for key, count in metrics.operations.items() if count}
-    assert counted == {(step, "CSIPlugin", Outcome.OK): 1 for step in steps}
-
-
-def test_a_bounded_number_of_types_have_a_label() -> None:
-    """Fault 92."""
-    metrics = Metrics()
-    assert [metrics.label(label) for label in (None, "CSIPlugin", "Odd")] == ["unknown", "CSIPlugin", "other"]
-    metrics.learn_types(["Odd"])
-    assert metrics.label("Odd") == "Odd"
-    metrics.learn_types(f"T{number}" for number in range(1000))
-    assert len({metrics.label(f"T{number}") for number in range(1000)}) <= MAX_TYPES + 1
-
-
 def test_a_bounded_number_of_resources_have_a_label() -> None:
     """Fault 92: the first 64 have one of their own; the others, and names that no resource can have, share one."""
     calls = ByResource()
@@ -95,32 +70,6 @@ def test_resources_that_may_not_be_new_take_no_label() -> None:
     calls.count("vendor.com/gpu", may_be_new=True)
     calls.count("vendor.com/gpu", may_be_new=False)
     assert calls.counts == {"other": 70, "vendor.com/gpu": 2}
-
-
-def test_a_registration_is_timed_when_it_is_complete() -> None:
-    metrics = Metrics()
-    metrics.count(changed(StateName.NOTIFYING), None)
-    metrics.count(attrs.evolve(changed(StateName.REGISTERED), registered_in=0.02), None)
-    assert (sum(metrics.registration.counts), metrics.registration.total) == (1, 0.02)
-
-
-def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
-    histogram = Histogram()
-    for value in (0.0001, 0.0005, 0.7, 1.0, 500.0):
-        histogram.observe(value)
-    buckets = dict(histogram.cumulative())
-    assert (buckets["0.0005"], buckets["0.5"], buckets["1.0"], buckets["120.0"], buckets["+Inf"]) == (2, 2, 4, 4, 5)
-
-
-def test_a_restarted_watcher_counts_from_zero_and_the_totals_of_the_daemon_continue() -> None:
-    metrics = Metrics()
-    reports = [(1, 0, 0), (4, 1, 2), (1, 0, 0), (2, 1, 0)]
-    for scans, failures, overflows in reports:
-        metrics.count_root(
-            RootReported("/r", Watching.EVENTS, 0.0, scans=scans, scan_failures=failures, overflows=overflows)
-        )
-    metrics.count_root(RootReported("/other", Watching.EVENTS, 0.0, scans=1))
-    assert (metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows) == (7, 2, 2)
 
 
 def test_restarts_are_counted_by_the_kind_of_actor() -> None:
@@ -154,36 +103,6 @@ def test_each_socket_counts_once_in_each_world() -> None:
         ("/r/2", "desired_state_of_world"),
         ("/r/3", "desired_state_of_world"),
     ]
-
-
-def test_plugins_are_counted_by_state_and_type() -> None:
-    view, metrics = View(), Metrics()
-    info = PluginInfo("DRAPlugin", "gpu", "/e", ())
-    for number in range(3):
-        view.apply(attrs.evolve(changed(StateName.REGISTERED, f"/r/{number}"), info=info))
-    view.apply(changed(StateName.STALE, "/r/stale"))
-    counts = {key: count for key, count in metrics.plugins(view.rows.values()).items() if count}
-    assert counts == {(StateName.REGISTERED, "DRAPlugin"): 3, (StateName.STALE, "unknown"): 1}
-
-
-def test_the_bounds_of_the_buckets_are_stable() -> None:
-    """Dashboards refer to these bounds."""
-    assert (
-        *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-        *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
-    ) == BUCKETS
-
-
-def test_the_type_of_a_socket_is_unknown_only_before_its_info_arrives() -> None:
-    unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
-    assert unknown == {Operation.DIAL, Operation.GET_INFO}
-
-
-def test_failures_and_overflows_of_a_root_are_counted_once() -> None:
-    metrics = Metrics()
-    for count in (1, 3, 3):
-        metrics.count_root(RootReported("/r", Watching.EVENTS, 0.0, scans=count, scan_failures=count, overflows=count))
-    assert metrics.roots == RootCounters(scans=3, failures=3, overflows=3)
 
 
 def test_a_socket_that_is_gone_is_counted_in_no_state() -> None:
@@ -245,82 +164,84 @@ CSI = PluginInfo("CSIPlugin", "csi", "/e", ())
 REFUSED = attrs.evolve(failing(StateName.NOTIFYING, Operation.VALIDATE, Outcome.REFUSED), info=CSI)
 
 
-def test_a_plugin_that_is_not_registered_counts_under_the_step_that_failed_last() -> None:
-    late = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
-    assert after(changed(StateName.DIALING)) == {}
-    assert after(late) == {("unknown", "get-info-timed-out"): 1}
-    again = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
-    assert after(late, again) == {("unknown", "get-info-timed-out"): 1}, "it does not vanish while it is tried again"
-    notified = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
-    assert after(late, again, REFUSED, notified) == {("CSIPlugin", "validate-refused"): 1}
+LATE = failing(StateName.WAITING, Operation.GET_INFO, Outcome.TIMED_OUT)
+AGAIN = attrs.evolve(changed(StateName.ASKING_INFO), finished=(Finished(Operation.DIAL, Outcome.OK, 0.1),))
+NOTIFIED = failing(StateName.WAITING, Operation.NOTIFY, Outcome.OK)
+UNREACHABLE = failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)
+REGISTERED = failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)
+#: Its type has no handler, or another plugin has the name: that is decided between two steps, of which none fails.
+UNCLAIMED = (
+    attrs.evolve(failing(StateName.NOTIFYING, Operation.GET_INFO, Outcome.OK), info=CSI),
+    failing(StateName.PARKED, Operation.NOTIFY, Outcome.OK),
+)
+#: Fault 49.
+LOOP = attrs.evolve(changed(StateName.WAITING, attempt=0), last_known=CSI, reason=reason(7))
 
 
-def test_a_refusal_counts_under_its_step_although_the_plugin_was_notified_of_it_in_the_same_report() -> None:
-    steps = ((Operation.DIAL, Outcome.OK), (Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK))
-    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in steps)
-    waiting = attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
-    assert after(waiting) == {("CSIPlugin", "validate-refused"): 1}
-    no_name = attrs.evolve(waiting, finished=(finished[0], finished[2]))
-    assert after(no_name) == {("CSIPlugin", "claim-refused"): 1}
+def all_steps(*outcomes: tuple[Operation, Outcome]) -> StateChanged:
+    """Return the end of a try that is told in one report."""
+    finished = tuple(Finished(step, outcome, 0.1) for step, outcome in outcomes)
+    return attrs.evolve(changed(StateName.WAITING), info=CSI, finished=finished)
 
 
-def test_a_plugin_that_leaves_after_it_was_refused_keeps_that_cause() -> None:
-    gone = failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)
-    assert after(REFUSED, gone) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(gone, REFUSED) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(gone, failing(StateName.STALE, Operation.DIAL, Outcome.TIMED_OUT)) == {
-        ("unknown", "dial-timed-out"): 1
-    }
-    superseded = failing(StateName.DIALING, Operation.REGISTER, Outcome.SUPERSEDED)
-    assert after(REFUSED, superseded) == {("CSIPlugin", "validate-refused"): 1}
-
-
-def test_a_plugin_that_is_registered_or_gone_or_another_has_no_cause_any_more() -> None:
-    registered = failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)
-    assert after(REFUSED, registered) == {}
-    assert after(REFUSED, registered, changed(StateName.DIALING)) == {}
-    assert after(REFUSED, changed(StateName.GONE)) == {}
-    assert after(REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)) == {}
-
-
-def test_a_plugin_that_was_refused_although_no_step_failed_was_refused_its_name() -> None:
-    """Its type has no handler, or another plugin has the name: that is decided between two steps."""
-    info = attrs.evolve(failing(StateName.NOTIFYING, Operation.GET_INFO, Outcome.OK), info=CSI)
-    refusal = failing(StateName.PARKED, Operation.NOTIFY, Outcome.OK)
-    assert after(info, refusal) == {("CSIPlugin", "claim-refused"): 1}
-    assert after(info, refusal, failing(StateName.STALE, Operation.DIAL, Outcome.FAILED)) == {
-        ("CSIPlugin", "claim-refused"): 1
-    }
-    assert after(info, refusal, REFUSED, refusal) == {("CSIPlugin", "validate-refused"): 1}
-    assert after(info, refusal, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
-
-
-def test_what_no_step_explains_has_words_of_its_own() -> None:
-    entry = changed(StateName.PARKED, "/r/b.sock", attempt=0)
-    nothing_known = attrs.evolve(changed(StateName.WAITING, "/r/c.sock"), last_known=CSI)
-    odd = attrs.evolve(REFUSED, socket="/r/d.sock", info=attrs.evolve(CSI, type="Odd"))
-    assert after(entry, nothing_known, odd) == {
-        ("unknown", "entry-refused"): 1,
-        ("CSIPlugin", "other"): 1,
-        ("other", "validate-refused"): 1,
-    }
-
-
-def test_a_plugin_counts_as_crashing_in_a_loop_only_while_it_waits_because_of_that() -> None:
-    """Fault 49."""
-    loop = attrs.evolve(changed(StateName.WAITING, attempt=0), last_known=CSI, reason=reason(7))
-    unnamed = attrs.evolve(changed(StateName.WAITING, "/r/b.sock", attempt=0), reason=reason(1))
-    other = attrs.evolve(loop, socket="/r/c.sock")
-    assert after(loop, unnamed, other) == {("CSIPlugin", "crash-loop"): 2, ("unknown", "crash-loop"): 1}
-    assert after(loop, changed(StateName.DIALING)) == {}
-    assert after(loop, failing(StateName.WAITING, Operation.DIAL, Outcome.FAILED)) == {("unknown", "dial-failed"): 1}
-    assert after(loop, failing(StateName.REGISTERED, Operation.NOTIFY, Outcome.OK)) == {}
-    assert after(loop, changed(StateName.GONE)) == {}
-
-
-def test_a_plugin_cannot_say_that_it_is_in_a_crash_loop() -> None:
-    said = attrs.evolve(failing(StateName.WAITING, Operation.GET_INFO, Outcome.FAILED), reason=reason(7))
-    assert after(said) == {("unknown", "get-info-failed"): 1}
+@pytest.mark.parametrize(
+    ("changes", "label", "cause"),
+    [
+        ((changed(StateName.DIALING),), "", None),
+        ((LATE,), "unknown", "get-info-timed-out"),
+        ((LATE, AGAIN), "unknown", "get-info-timed-out"),
+        ((LATE, AGAIN, REFUSED, NOTIFIED), "CSIPlugin", "validate-refused"),
+        (
+            (all_steps((Operation.VALIDATE, Outcome.REFUSED), (Operation.NOTIFY, Outcome.OK)),),
+            "CSIPlugin",
+            "validate-refused",
+        ),
+        ((all_steps((Operation.DIAL, Outcome.OK), (Operation.NOTIFY, Outcome.OK)),), "CSIPlugin", "claim-refused"),
+        ((REFUSED, UNREACHABLE), "CSIPlugin", "validate-refused"),
+        ((UNREACHABLE, REFUSED), "CSIPlugin", "validate-refused"),
+        (
+            (UNREACHABLE, failing(StateName.STALE, Operation.DIAL, Outcome.TIMED_OUT)),
+            "unknown",
+            "dial-timed-out",
+        ),
+        (
+            (REFUSED, failing(StateName.DIALING, Operation.REGISTER, Outcome.SUPERSEDED)),
+            "CSIPlugin",
+            "validate-refused",
+        ),
+        ((REFUSED, REGISTERED), "", None),
+        ((REFUSED, REGISTERED, changed(StateName.DIALING)), "", None),
+        ((REFUSED, changed(StateName.GONE)), "", None),
+        ((REFUSED, attrs.evolve(changed(StateName.DIALING), generation=2)), "", None),
+        (UNCLAIMED, "CSIPlugin", "claim-refused"),
+        (
+            (*UNCLAIMED, failing(StateName.STALE, Operation.DIAL, Outcome.FAILED)),
+            "CSIPlugin",
+            "claim-refused",
+        ),
+        ((*UNCLAIMED, REFUSED, UNCLAIMED[1]), "CSIPlugin", "validate-refused"),
+        ((*UNCLAIMED, REGISTERED), "", None),
+        ((changed(StateName.PARKED, attempt=0),), "unknown", "entry-refused"),
+        ((attrs.evolve(changed(StateName.WAITING), last_known=CSI),), "CSIPlugin", "other"),
+        ((attrs.evolve(REFUSED, info=attrs.evolve(CSI, type="Odd")),), "other", "validate-refused"),
+        ((LOOP,), "CSIPlugin", "crash-loop"),
+        ((attrs.evolve(LOOP, last_known=None),), "unknown", "crash-loop"),
+        ((LOOP, changed(StateName.DIALING)), "", None),
+        ((LOOP, UNREACHABLE), "unknown", "dial-failed"),
+        ((LOOP, REGISTERED), "", None),
+        # A plugin cannot say that it is in a crash loop.
+        (
+            (attrs.evolve(failing(StateName.WAITING, Operation.GET_INFO, Outcome.FAILED), reason=reason(7)),),
+            "unknown",
+            "get-info-failed",
+        ),
+    ],
+)
+def test_a_plugin_that_is_not_registered_counts_under_the_cause_of_that(
+    changes: tuple[StateChanged, ...], label: str, cause: str | None
+) -> None:
+    """That of the step that failed last, until it is registered or gone; it does not vanish while it is tried again."""
+    assert after(*changes) == ({} if cause is None else {(label, cause): 1})
 
 
 def test_an_expected_plugin_is_of_use_while_one_of_its_name_is_registered_and_served() -> None:

@@ -39,26 +39,6 @@ def test_what_has_gone_is_read_once_and_never_by_a_reader_that_begins() -> None:
     assert len(table) == 1
 
 
-def test_a_key_that_has_come_back_is_there() -> None:
-    table = ChangeTable()
-    table.put("a", "1")
-    before = table.after(None)
-    table.remove("a")
-    table.put("a", "2")
-    assert read(table, before.revision)[1] == {"a": "2"}
-    assert len(table) == 1
-
-
-def test_what_is_no_longer_listed_goes() -> None:
-    table = ChangeTable()
-    for key in "abc":
-        table.put(key, "1")
-    before = table.after(None)
-    table.keep_only({"b", "unknown"})
-    due, values = read(table, before.revision)
-    assert (due.anew, values, len(table)) == (False, {"a": None, "c": None}, 1)
-
-
 def test_so_many_keys_that_are_gone_are_remembered_and_who_has_missed_more_reads_all_anew() -> None:
     table = ChangeTable(most_gone=2)
     for key in "abcd":

@@ -52,31 +52,6 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
     }
 
 
-def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
-    status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
-    shown = plugin_to_json(status, 5.0, 1_700_000_000.0)
-    absent = {key for key, value in shown.items() if value is None}
-    unknown = {
-        "step",
-        "type",
-        "name",
-        "endpoint",
-        "versions",
-        "registered_in",
-        "active",
-        "serving",
-        "not_serving",
-        "not_serving_since",
-        "health",
-        "health_reason",
-        "health_since",
-    }
-    assert absent == {*unknown, "uid", "pid", "owner", "cause"}
-    assert (shown["next_try_in"], shown["age"], shown["reason"]) == (0.0, 2.0, "no answer")
-    earlier = plugin_to_json(status, 3.25, 1_700_000_000.0)
-    assert (earlier["next_try_in"], earlier["next_try_at"]) == (0.75, "2023-11-14T22:13:20.750Z")
-
-
 def test_times_of_day_follow_the_clock_as_it_is_set_now() -> None:
     """Whatever the clock showed when the plugin was registered, that was 100 s ago."""
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0)
@@ -136,9 +111,3 @@ def test_the_published_state_names_are_stable() -> None:
     )
     assert " ".join(Operation) == "dial get-info validate register notify deregister"
     assert " ".join(Outcome) == "ok refused failed broken timed-out superseded"
-
-
-def test_a_description_is_the_listed_status_with_its_facts_and_its_history() -> None:
-    plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0, facts=(("zone", "z\udcff"),))
-    described = described_to_json(plugin, 2.0, 9.0)
-    assert described == plugin_to_json(plugin, 2.0, 9.0) | {"facts": {"zone": "z\\xff"}, "history": []}

@@ -8,16 +8,19 @@ import pytest
 
 from plugind.protocol.wire.errors import ErrorCode, WireProblem
 from plugind.protocol.wire.frames import (
+    ACK,
     CONTINUATION,
     DATA,
     END_HEADERS,
     GOAWAY,
     HEADERS,
+    MAX_STREAM_ID,
     PADDED,
     PING,
     PRIORITY,
     RST_STREAM,
     SETTINGS,
+    SETTINGS_ACK,
     WINDOW_UPDATE,
     frame,
 )
@@ -94,6 +97,15 @@ FLOODS = {
         WireProblem.CALL_HEADER_BYTES,
         2,
     ),
+    "fault 54: PING that answers": (b"", frame(PING, ACK, 0, bytes(8)), WireProblem.PINGS, 102),
+    "fault 55: SETTINGS that answer": (b"", SETTINGS_ACK, WireProblem.SETTINGS, 32),
+    "fault 58: WINDOW_UPDATE of the connection": (
+        b"",
+        frame(WINDOW_UPDATE, 0, 0, word(1)),
+        WireProblem.CALL_FRAMES,
+        256,
+    ),
+    "fault 60: GOAWAY": (b"", frame(GOAWAY, 0, 0, word(MAX_STREAM_ID) + bytes(4)), WireProblem.RESETS, 101),
     "fault 53: a block in many parts": (
         frame(HEADERS, 0, 1, RESPONSE),
         frame(CONTINUATION, 0, 1),
@@ -118,17 +130,6 @@ def test_a_flood_ends_at_a_budget_and_the_reason_names_it(flood: str) -> None:
     if not first.startswith(frame(RST_STREAM, 0, 1, word(8))):
         assert call.outcome is not None
         assert (call.outcome.status.name, call.outcome.cause) == ("RESOURCE_EXHAUSTED", connection.failure)
-
-
-def test_four_megabytes_in_data_of_one_byte_cost_256_frames() -> None:
-    """Fault 64: the rest is not even looked at."""
-    connection, call = begun()
-    connection.receive(HELLO + BEGUN + data(1, b"x") * 1_000)
-    assert connection.failure is not None
-    assert connection.failure.message == "frames for one call over the limit of 256 (limit call_frames)"
-    assert REGISTRATION_LIMITS.message_bytes > 60_000
-    assert connection.buffered == 0
-    assert call.outcome is not None
 
 
 def test_a_block_over_the_budget_is_not_decoded_further() -> None:
@@ -173,6 +174,25 @@ def test_a_stream_may_run_for_ever_with_the_general_limits() -> None:
         connection.receive(data(1, message(b"x" * 1000)))
         assert call.take() == b"x" * 1000
     assert connection.failure is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "again", "problem", "most"),
+    [
+        (Limits(empty_data=3), frame(DATA, PADDED, 1, b"\x01\0"), WireProblem.EMPTY_DATA, 4),
+        (Limits(small_data=3), data(1, b"x"), WireProblem.SMALL_DATA, 4),
+        (Limits(small_data=3), frame(DATA, PADDED, 1, b"\x80" + b"x" * 63 + bytes(128)), WireProblem.SMALL_DATA, 4),
+        (Limits(), frame(WINDOW_UPDATE, 0, 0, word(1)), WireProblem.WINDOW_UPDATES, 1003),
+        (Limits(), frame(WINDOW_UPDATE, 0, 1, word(1)), WireProblem.WINDOW_UPDATES, 1003),
+    ],
+)
+def test_a_flood_ends_without_budgets_for_a_call(limits: Limits, again: bytes, problem: WireProblem, most: int) -> None:
+    """Faults 56 and 58: padding is no content; a server may answer the request's DATA frame with two WINDOW_UPDATEs."""
+    connection, _ = begun(limits)
+    connection.receive(HELLO + headers(1))
+    assert sent_until_refused(connection, again, 2000) == most
+    assert connection.failure is not None
+    assert connection.failure.problem is problem
 
 
 def test_a_message_over_64_kib_is_refused_by_its_prefix() -> None:

@@ -27,19 +27,15 @@ from plugind.tests.tools.known_streams import (
     NOTIFY,
     REFUSED,
     Answers,
-    ByBytes,
     answers,
     compare,
     cut,
-    grpc_go,
-    grpcio,
     plain,
 )
 from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
 
 BOTH = (GET_INFO, NOTIFY)
 REAL = [form for form in FORMS if form is not plain]
-CHANCE = random.Random(1)
 
 
 def at_once(said: Answers) -> list[list[bytes]]:
@@ -72,40 +68,6 @@ def test_a_conversation_is_known_once_one_of_its_form_was_led(form: object) -> N
     found = [compare(table, at_once(form(chance, chance.randbytes(40))), BOTH) for _ in range(20)]
     # grpc-js says what time it is, which is one of two here.
     assert sum(found) >= 18
-
-
-@pytest.mark.parametrize("form", REAL, ids=lambda form: form.__name__)
-def test_a_conversation_is_known_however_it_is_cut_between_frames(form: object) -> None:
-    assert callable(form)
-    said = form(random.Random(7), b"one")
-    table = has_led(at_once(said))
-    for number, frames in enumerate(said):
-        for end in range(1, len(frames)):
-            pieces = at_once(said)
-            pieces[number] = [b"".join(frames[:end]), b"".join(frames[end:])]
-            assert compare(table, pieces, BOTH)
-
-
-def test_a_conversation_that_is_cut_within_a_frame_is_led_by_the_machine() -> None:
-    said = grpcio(CHANCE, b"one")
-    table = has_led(at_once(said))
-    starts = {len(b"".join(said[0][:count])) for count in range(len(said[0]) + 1)}
-    (first,), second = at_once(said)
-    for end in range(1, len(first)):
-        assert compare(table, [[first[:end], first[end:]], second], BOTH) is (end in starts)
-
-
-def test_a_refused_plugin_is_told_so_by_the_machine() -> None:
-    """The text differs each time."""
-    table = has_led(at_once(grpc_go(CHANCE, b"one")))
-    assert not compare(table, at_once(grpc_go(CHANCE, b"two")), (GET_INFO, REFUSED))
-
-
-@pytest.mark.parametrize(("size", "is_taken"), [(0, True), (MAX_MESSAGE, True), (MAX_MESSAGE + 1, False)])
-def test_a_large_message_is_taken_by_the_machine(size: int, *, is_taken: bool) -> None:
-    """Fault 65: so windows and limits of bytes need no look."""
-    table = has_led([[ANSWER]])
-    assert is_known(table, HELLO + headers(1) + data(1, message(bytes(size))) + trailers(1)) is is_taken
 
 
 @pytest.mark.parametrize(
@@ -157,32 +119,6 @@ def test_what_is_unusual_is_not_remembered(said: bytes) -> None:
     assert len(table) == 0
 
 
-def test_a_message_for_the_call_before_is_not_taken_for_the_answer() -> None:
-    """Fault 70: the machine drops DATA for a call that is over, so the message that counts is another one."""
-    late = headers(3) + data(3, BODY) + data(1, message(b"late")) + trailers(3)
-    table = KnownConversations()
-    for _ in range(2):
-        assert not is_known(table, ANSWER, late, requests=BOTH)
-
-
-def test_a_third_call_is_made_by_the_machine() -> None:
-    """Fault 65: so the windows need no look."""
-    said = [[ANSWER], *([headers(n) + data(n, message(b"")) + trailers(n)] for n in (3, 5))]
-    table = KnownConversations()
-    for _ in range(2):
-        assert not compare(table, said, (*BOTH, NOTIFY))
-    assert compare(table, said[:2], BOTH)
-
-
-def test_a_conversation_in_which_a_call_was_given_up_is_not_remembered() -> None:
-    """What was sent to end it is not in the log."""
-    table = KnownConversations()
-    table.learn([GET_INFO, HELLO, NOTIFY, headers(3) + data(3, BODY) + trailers(3)])
-    table.learn([ANSWER])
-    table.learn([])
-    assert len(table) == 0
-
-
 def test_the_memory_is_bounded_and_another_form_is_known_after_a_flood_of_new_ones() -> None:
     """Fault 65: peers that say something new each time fill the table once, and it is emptied once in a while."""
     table, number = KnownConversations(), 0
@@ -207,19 +143,6 @@ def test_a_state_remembers_few_whole_responses_and_the_others_frame_by_frame() -
     conversation = table.begin()
     assert conversation.say(GET_INFO)
     assert len(conversation.state.responses) == MAX_RESPONSES
-
-
-def test_nothing_of_a_conversation_changes_by_what_is_not_known() -> None:
-    client = ByBytes(has_led(at_once(grpc_go(CHANCE, b"one"))))
-    conversation = client.conversation
-    assert conversation is not None
-    assert not conversation.say(NOTIFY)
-    assert conversation.say(GET_INFO)
-    before = conversation.state, conversation.unsent, conversation.message, list(conversation.log)
-    first = b"".join(grpc_go(CHANCE, b"two")[0])
-    for wrong in (first + b"\0", first[:-1], first[9:]):
-        assert not conversation.hear(wrong)
-        assert (conversation.state, conversation.unsent, conversation.message, conversation.log) == before
 
 
 def led(seed: int, tables: dict[Limits, KnownConversations]) -> bool:

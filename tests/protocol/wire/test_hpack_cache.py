@@ -79,44 +79,11 @@ def test_the_fields_that_grpc_uses_are_looked_up_once() -> None:
     assert (empty.http_status, empty.content_type, empty.grpc_status, empty.grpc_message) == (None, None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("raw", "plain"),
-    [
-        ([STATUS, GRPC], True),
-        ([STATUS, GRPC, (b"x", b"y")], True),
-        ([(b":status", b"201"), GRPC], False),
-        ([STATUS, (b"content-type", b"application/grpc+proto")], False),
-        ([STATUS], False),
-        ([GRPC], False),
-        ([STATUS, GRPC, (b"grpc-status", b"0")], False),
-        ([STATUS, GRPC, (b"X", b"y")], False),
-    ],
-)
-def test_usual_response_headers_are_plain(raw: list[Entry], plain: bool) -> None:
-    assert interpret(raw, 0).plain is plain
-
-
 BYTES = st.binary(max_size=6)
 NAMES = (
     st.sampled_from([b":status", b"content-type", b"grpc-status", b"grpc-message", b"te", b"x", b"", b":path"]) | BYTES
 )
 VALUES = st.sampled_from([b"200", b"application/grpc", b"0", b"100", b"099"]) | BYTES
-
-
-@examples(100)
-@given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
-def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
-    """Nothing is raised, and any status is valid."""
-    block = interpret(raw, 1)
-    assert len(block.fields) == len(raw)
-    assert block.http_status is None or 100 <= block.http_status <= 999
-    pseudo = [name for name, _ in block.fields if name.startswith(":")]
-    if not block.malformed:
-        assert pseudo in ([], [":status"])
-        assert pseudo == [name for name, _ in block.fields[: len(pseudo)]]
-        assert (block.http_status is None) == (not pseudo)
-    if block.plain:
-        assert (block.malformed, block.http_status, block.grpc_status) == ("", 200, None)
 
 
 @examples(100)
@@ -179,31 +146,6 @@ def test_one_connection_adds_a_few_blocks_and_reads_the_rest_without_caching_the
         assert len(cache) == min(number + 1, NEW_BLOCKS_PER_CONNECTION)
 
 
-def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
-    cache = HeaderCache()
-    block = literal(b"x", b"y")
-    first = HeaderReader(65_536, cache)
-    found = first.read(block)
-    second = HeaderReader(65_536, cache)
-    assert second.read(block) is found
-    assert second.state is first.state
-    assert second.state.entries == ((b"x", b"y"),)
-    assert len(cache) == 1
-
-
-def test_connections_with_the_same_table_share_its_state() -> None:
-    """A state is found by its content, however the table was filled, so its cached blocks are shared."""
-    cache = HeaderCache()
-    one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
-    one.read(literal(b"x", b"y"))
-    two.read(literal(b"x", b"y") + b"\x88")
-    assert one.state is two.state
-    same = HeaderReader(65_536, cache)
-    before = same.state
-    same.read(b"\x88")
-    assert same.state is before, "a block that does not change the table keeps the state"
-
-
 def test_a_full_cache_forgets_everything_and_starts_again() -> None:
     cache = HeaderCache()
     under_way = HeaderReader(65_536, cache)
@@ -253,25 +195,3 @@ def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
     assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "another prefix of a known size"
     cache.clear()
     assert (cache.root.prefixes, cache.root.prefix_sizes, len(cache)) == ({}, (), 0)
-
-
-def test_a_response_in_a_state_that_was_forgotten_is_not_remembered() -> None:
-    cache = HeaderCache()
-    reader = HeaderReader(65_536, cache)
-    reader.read(literal(b"x", b"y"))
-    state = reader.state
-    reader.learn(state, prefix(1), suffix(1))
-    assert len(cache) == 3
-    cache.clear()
-    reader.learn(state, prefix(1), suffix(1))
-    assert (len(cache), state.prefixes) == (0, {})
-
-
-def test_responses_count_towards_the_size_of_the_cache() -> None:
-    cache = HeaderCache()
-    learn_many(cache, MAX_BLOCKS - 1)
-    cache.learn_response(cache.root, prefix(1), suffix(1))
-    assert len(cache) == MAX_BLOCKS + 1
-    cache.learn_response(cache.root, prefix(2), suffix(1))
-    assert len(cache) == 2, "everything was forgotten before"
-    assert list(cache.root.prefixes) == [b"o2"]

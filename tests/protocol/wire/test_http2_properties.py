@@ -3,20 +3,12 @@
 import itertools
 import random
 
-import h2.config
-import h2.connection
-import h2.events
-import hpack
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.grpc import ClientCall, frame_message, metadata_fields, request_head, timeout_field
-from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, NEW_BLOCKS_PER_CONNECTION, HeaderCache, HeaderReader
-from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
-from plugind.tests.tools.fuzz_wire import LIMITS, check_mutant, main, mutate, pieces
-from plugind.tests.tools.wire_streams import Recorder, generate, read_by_us
+from plugind.protocol.wire.hpack_cache import HeaderCache
+from plugind.tests.tools.fuzz_wire import LIMITS, check_mutant, mutate, pieces
+from plugind.tests.tools.wire_streams import generate, read_by_us
 
 seeds = st.integers(0, 2**32)
 
@@ -50,117 +42,3 @@ def test_a_mutant_ends_the_same_way_however_it_is_cut_and_only_in_typed_errors(s
 def test_random_bytes_end_in_typed_errors(data: bytes, hello: bool) -> None:
     """Fault 66: from the first byte, or after valid ones."""
     check_mutant((b"\0\0\0\4\0\0\0\0\0" if hello else b"") + data, 2, random.Random(1), HeaderCache())
-
-
-names = st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyz0123456789-_."), min_size=1, max_size=30)
-texts = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=200)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    path=texts,
-    metadata=st.lists(st.tuples(names.map("x-{}".format).filter(lambda n: not n.endswith("-bin")), texts), max_size=5),
-    messages=st.lists(st.binary(max_size=70_000), min_size=1, max_size=3),
-    large=st.integers(0, 40_000),
-)
-def test_h2_reads_what_we_write(path: str, metadata: list[tuple[str, str]], messages: list[bytes], large: int) -> None:
-    """Several requests share one connection, some with header blocks larger than a frame; h2 checks every rule."""
-    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
-    server.initiate_connection()
-    connection = ClientConnection()
-    connection.receive(server.data_to_send())
-    sent = [*metadata, ("x-large", "v" * large + "v")]
-    head = request_head("/" + path, "localhost") + timeout_field(2.5) + metadata_fields(sent)
-    for message in messages:
-        call = ClientCall(connection.sender, unary=True)
-        connection.sender.open(call, head)
-        body = memoryview(frame_message(message))
-        got, fields = bytearray(), None
-        while call.local_open:
-            body = body[connection.sender.send(call, body, end=True) :]
-            events = server.receive_data(bytes(connection.outgoing))
-            connection.outgoing.clear()
-            for event in events:
-                if isinstance(event, h2.events.RequestReceived):
-                    fields = [(str(name), str(value)) for name, value in event.headers]
-                elif isinstance(event, h2.events.DataReceived):
-                    got += event.data
-                    if event.flow_controlled_length:
-                        server.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            connection.receive(server.data_to_send())
-        assert fields == [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", "/" + path),
-            (":authority", "localhost"),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-            ("user-agent", "grpc-python-plugind"),
-            ("grpc-timeout", "2500000u"),
-            *sent,
-        ]
-        assert bytes(got) == frame_message(message)
-        assert connection.failure is None
-        server.send_headers(
-            call.id, [(":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "5")], True
-        )
-        connection.receive(server.data_to_send())
-        assert call.outcome is not None
-
-
-@settings(max_examples=40, deadline=None)
-@given(seeds)
-def test_the_fast_path_of_header_blocks_is_exact(seed: int) -> None:
-    """RFC 7541: many connections share one cache, and each block is decoded as by an uncached decoder.
-
-    Table sizes change, entries are evicted, and blocks repeat in different states of the table.
-    """
-    chance = random.Random(seed)
-    cache = HeaderCache()
-    for _ in range(12):
-        encoder, decoder, reader = hpack.Encoder(), hpack.Decoder(), HeaderReader(65_536, cache)
-        for _ in range(12):
-            if chance.random() < 0.2:
-                encoder.header_table_size = chance.choice((0, 64, 100, 4096))
-            fields = [
-                hpack.HeaderTuple(f"x-{chance.randrange(3)}", str(chance.randrange(4)) * chance.choice((1, 1, 40)))
-                for _ in range(chance.randrange(4))
-            ]
-            block = encoder.encode(fields, huffman=chance.random() < 0.5)
-            assert reader.read(block).fields == tuple((str(n), str(v)) for n, v in decoder.decode(block))
-
-
-def test_the_cache_of_header_blocks_is_bounded() -> None:
-    """Fault 65: one connection adds a few blocks, and all connections together no more than the cache holds."""
-    cache = HeaderCache()
-    reader = HeaderReader(65_536, cache)
-    for number in range(100):
-        reader.read(b"\0\x01x" + bytes((3,)) + b"%03d" % number)
-    assert len(cache) == NEW_BLOCKS_PER_CONNECTION
-    for number in range(2000):
-        HeaderReader(65_536, cache).read(b"\0\x01x" + bytes((4,)) + b"%04d" % number)
-        assert len(cache) <= MAX_BLOCKS
-
-
-def test_a_cached_block_is_checked_against_the_limit_of_each_connection() -> None:
-    """Fault 52: a connection with a low limit refuses a block that one with a higher limit has cached."""
-    cache = HeaderCache()
-    block = b"\0\x01x\x64" + b"v" * 100
-    assert HeaderReader(1000, cache).read(block).size == 133
-    with pytest.raises(Exception, match=r"over the limit of 100 \(limit header_list_bytes\)"):
-        HeaderReader(100, cache).read(block)
-
-
-def test_the_fuzzer_runs_and_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seconds", "0.2", "--seed", "7"]) == 0
-    assert capsys.readouterr().out.startswith("seed 7: ")
-
-
-def test_the_buffer_never_holds_more_than_one_frame() -> None:
-    """Fault 65: an unfinished frame is kept up to its announced size, and that size has a limit."""
-    connection = ClientConnection(Limits())
-    stream = Recorder(connection.sender)
-    connection.sender.open(stream, request_head("/a", "localhost"), end=True)
-    connection.receive(b"\0\0\0\4\0\0\0\0\0" + b"\0\x40\0\0\0\0\0\0\1" + b"x" * 16_383)
-    assert connection.buffered == 9 + 16_383
-    assert connection.failure is None

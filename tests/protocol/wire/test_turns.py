@@ -14,7 +14,7 @@ from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
 from plugind.tests.tools.fuzz_wire import mutate, pieces
 from plugind.tests.tools.wire_streams import HEAD, Recorder, Server
-from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, data, fields, headers
+from plugind.tests.wire.hostile import HELLO, RESPONSE, fields, headers
 
 PINGS = frame(PING, 0, 0, bytes(8))
 
@@ -44,15 +44,6 @@ def test_no_more_frames_are_handled_than_the_turn_has_room_for() -> None:
     assert connection.failure is None
     connection.go_on(20)
     assert handled(connection) == 91, "there was nothing left"
-
-
-def test_a_usual_answer_is_one_turn() -> None:
-    """With headers that were never seen before, as large as a server of gRPC sends them."""
-    connection, (stream,) = begun()
-    more = fields((":status", "200"), ("content-type", "application/grpc"), ("grpc-accept-encoding", "gzip,deflate"))
-    connection.receive(HELLO + answer(1).replace(headers(1), headers(1, more)), 128)
-    assert not connection.pending
-    assert stream.events[-1] == ("end", None)
 
 
 def test_a_large_header_block_waits_for_a_turn_of_its_own() -> None:
@@ -114,21 +105,3 @@ def test_a_stream_means_the_same_in_turns_of_any_size(turn: int, seed: int) -> N
         assert (parted.buffered, bytes(parted.outgoing)) == (whole.buffered, bytes(whole.outgoing))
         assert str(parted.failure) == str(whole.failure)
     assert [stream.events for stream in streams] == [stream.events for stream in expected]
-
-
-def test_what_waits_for_a_turn_counts_as_unparsed() -> None:
-    """Fault 65."""
-    connection, _ = begun()
-    connection.receive(HELLO + PINGS * 50, 11)
-    assert connection.unparsed == connection.buffered == 40 * len(PINGS)
-    connection.go_on()
-    assert connection.unparsed == 0
-
-
-def test_bytes_after_the_end_of_a_turn_join_those_that_wait() -> None:
-    connection, (stream,) = begun()
-    connection.receive(HELLO + PINGS * 5, 2)
-    connection.receive(headers(1) + data(1, b"x"), 2)
-    while connection.pending:
-        connection.go_on(2)
-    assert stream.events[-1] == ("data", b"x")

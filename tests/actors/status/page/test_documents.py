@@ -88,23 +88,6 @@ def test_the_page_of_the_metrics_port_runs_nothing_and_escapes_what_is_in_it() -
     assert f"style-src 'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'" in allowed
 
 
-def test_the_page_of_the_metrics_port_has_a_column_for_each_state_and_a_line_for_each_type_that_is_there() -> None:
-    """A type that had sockets is counted with zeros; a line of them would look as if there were some."""
-    assert {*COLUMNS} == {*StateName} - {StateName.GONE}
-    gone = {(state, "DRAPlugin"): 0 for state in StateName}
-    some = counts_page().filled({**gone, (StateName.STALE, "CSIPlugin"): 3}).decode()
-    assert lines(some) == [["type", "all", *COLUMNS], ["CSIPlugin", "3", *[NONE] * 4, "3", *[NONE] * 6]]
-    assert lines(counts_page().filled(gone).decode()) == [["type", "all", *COLUMNS], ["no sockets", *[NONE] * 12]]
-
-
-def test_in_version_2_the_page_of_the_metrics_port_has_one_column_for_all_steps_of_a_try() -> None:
-    counts = {(state, "CSIPlugin"): 1 for state in StateName}
-    assert lines(counts_page().filled({**counts, (StateName.GONE, "CSIPlugin"): 0}, version=2).decode()) == [
-        ["type", "all", "registered", "observed", "waiting", "parked", "stale", "registering", "leaving"],
-        ["CSIPlugin", "11", "1", "1", "1", "1", "1", "5", "1"],
-    ]
-
-
 def test_the_page_says_what_a_state_means_in_the_words_of_the_documentation() -> None:
     table = dict(re.findall(r"^\| `([^`]+)` \| (?:registered plugins \| )?([^|]+) \|", STATES_PAGE, re.MULTILINE))
     table |= dict(re.findall(r"^\| `([^`]+)` \| `[a-z-]+` \| ([^|]+) \|", STATES_PAGE, re.MULTILINE))

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import trio
 
-from plugind.actors.http.server import HttpResponse, problem
+from plugind.actors.http.server import problem
 from plugind.actors.status.page.board import LEASES, PLUGINS, RESOURCES, Board
 from plugind.actors.status.page.daemon import UserNames, follow
 from plugind.protocol.leases.values import Lease, LeaseState, ProcessIdentity, ProcessOwner, Request, TimeOwner, Wanted
@@ -78,18 +78,11 @@ async def test_the_first_list_and_then_each_change_are_known(tmp_path: Path) -> 
             assert (tables[RESOURCES][GPU]["allocatable"], tables[RESOURCES][GPU]["capacity"]) == (1, 2)
             assert tables[LEASES]["train"]["devices"] == {GPU: ["d0"]}
             assert tables[LEASES]["train"]["owner"]["pid"] == 991
+            assert "answer" not in tables[LEASES]["train"], "the environment may hold secrets"
             daemon.put_plugin(plugin("b"))
             daemon.remove("/watch", "/r/a.sock")
             daemon.remove("/v1/leases/watch", "train")
             await shown.until(lambda _: shown.plugins() == {"/r/b.sock": "registered"} and not tables[LEASES])
-
-
-async def test_what_a_lease_is_used_for_is_not_passed_on(tmp_path: Path) -> None:
-    """The environment that plugins answer with may hold secrets, and the page does not show it."""
-    async with standing_in(str(tmp_path / "s")) as daemon, following(daemon.path) as shown:
-        daemon.put_lease(Lease("train", 0, Request((Wanted(GPU, 1),)), TimeOwner(60.0), LeaseState.HELD, 5.0))
-        await shown.until(lambda tables: "train" in tables.get(LEASES, {}))
-        assert "answer" not in shown.browser.tables[LEASES]["train"]
 
 
 async def test_a_daemon_that_has_gone_is_away_and_what_it_said_stays_until_its_successor_says_more(
@@ -135,21 +128,6 @@ async def test_changes_that_the_daemon_has_dropped_are_read_anew_and_it_is_not_a
         await shown.until(is_anew)
         assert {*shown_as} == {"there"}
         assert daemon.asked.count("/watch") == 2
-
-
-async def test_a_daemon_that_cannot_give_its_list_is_away(tmp_path: Path) -> None:
-    async with standing_in(str(tmp_path / "s")) as daemon:
-        error = b'{"error": "the devices were not counted in time"}\n'
-        daemon.instead["/v1/devices/watch"] = HttpResponse(
-            200, "application/jsonl", error, headers=(("Heartbeat", "1"),)
-        )
-        async with following(daemon.path) as shown:
-            await shown.until(lambda tables: RESOURCES in tables.get("node", {}))
-            assert shown.browser.tables["node"][RESOURCES] == {
-                "state": "away",
-                "since": UNIX,
-                "reason": "the devices were not counted in time",
-            }
 
 
 async def test_a_daemon_without_device_plugins_has_no_devices_and_is_there(tmp_path: Path) -> None:
