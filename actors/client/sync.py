@@ -30,6 +30,20 @@ class _BlockingClient(Client):
 
     _backend = BLOCKING
 
+    @contextmanager
+    def held(self, asked: LeaseBody) -> Iterator[HeldLease]:
+        """Hold a lease for the block; a thread keeps its connection."""
+        keeper = result_of(self._kept(asked))
+        thread = threading.Thread(target=lambda: result_of(keeper.keep()), name="plugind lease", daemon=True)
+        thread.start()
+        try:
+            with Entered(self._ending(keeper)):
+                yield keeper.held
+        finally:
+            thread.join()
+        if keeper.held.lost is not None:
+            raise LeaseLostError(keeper.held.lost)
+
 
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
@@ -88,7 +102,7 @@ class SyncClient:
         self.timeout = timeout
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> _BlockingClient:
         return _BlockingClient(self.path, timeout=self.timeout)
 
     list = _blocking(Client.list)
@@ -141,10 +155,17 @@ class SyncClient:
         Raises:
           LeaseFailedError: if there is no such lease; ``problem`` says why, and ``holders`` who has the others.
         """
-        request = request_of(
-            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        allocated = self._client.allocate(
+            resources,
+            ids=ids,
+            include=include,
+            id=id,
+            labels=labels,
+            pool=pool,
+            wait=wait,
+            ignore_missing=ignore_missing,
         )
-        with Entered(self._client._leased(request, id, wait)) as lease:
+        with Entered(allocated) as lease:
             yield lease
 
     @contextmanager
@@ -180,17 +201,8 @@ class SyncClient:
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        client = self._client
-        keeper = result_of(client._kept(LeaseBody(request, ConnectionOwner(), id, wait)))
-        thread = threading.Thread(target=lambda: result_of(keeper.keep()), name="plugind lease", daemon=True)
-        thread.start()
-        try:
-            with Entered(client._ending(keeper)):
-                yield keeper.held
-        finally:
-            thread.join()
-        if keeper.held.lost is not None:
-            raise LeaseLostError(keeper.held.lost)
+        with self._client.held(LeaseBody(request, ConnectionOwner(), id, wait)) as held:
+            yield held
 
     take = _blocking(Client.take)
     release = _blocking(Client.release)
