@@ -35,6 +35,9 @@ A handler is called in the task of a registration, which opens, starts and ends 
 send ``UsableChanged`` and ``PluginGone`` to the reconciler, ``HealthReported`` and ``FollowEnded`` to the status actor,
 which asks them for facts by a call. Handlers of drivers send ``CallsEnded`` and ``EventNoted`` to the status actor.
 
+The task for static devices (``devices/static.py``) sends the devices actor what followers send, and answers the calls
+of leases itself.
+
 The inbox of the devices actor keeps of each kind of message of a plugin only the newest. The lease actor is sent
 ``LeaseAsked``, ``AskerLeft``, ``ReleaseAsked`` … of ``plugind.protocol.leases.messages`` by the status socket and the
 embedding program; the rules that bound its inbox are in ``leases/inbox.py``.
