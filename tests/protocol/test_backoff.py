@@ -117,3 +117,8 @@ def test_no_period_has_more_restarts_than_the_intensity_allows(gaps: list[float]
 
     for time in mended:
         assert sum(0.0 <= time - other < 60.0 for other in mended) <= restarts
+
+
+def test_the_default_intensity_is_ten_restarts_in_a_minute() -> None:
+    """Fault 85: this is the default of the supervisor."""
+    assert RestartIntensity() == RestartIntensity(restarts=10, period=60.0)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import logging
+
+import pytest
 
 from plugind.protocol.logs.lines import Level, json_line, text_line
 
@@ -35,4 +38,21 @@ def test_json_lines_have_every_logged_field() -> None:
         "msg": "m",
         "name": "a\nb\\xff",
         "attempt": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [(1024, "x" * 1024), (1025, "x" * 1024 + "…(+1)"), (99_999, "x" * 1024 + "…(+98975)")]
+)
+def test_a_value_of_more_than_1024_characters_is_cut(size: int, shown: str) -> None:
+    """Fault 94."""
+    fields: dict[str, str] = {"error": "x" * size}
+    assert text_line(0.0, Level.INFO, "m", fields).endswith(f" error={shown}\n")
+    assert json.loads(json_line(0.0, Level.INFO, "m", fields))["error"] == shown
+
+
+def test_levels_have_the_numbers_of_the_standard_library() -> None:
+    """A program that embeds a node can pass them to ``logging``."""
+    assert {level.name: int(level) for level in Level} == {
+        name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR")
     }

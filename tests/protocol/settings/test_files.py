@@ -88,6 +88,7 @@ def test_an_unknown_key_names_the_one_that_is_meant() -> None:
         ('roots = "abc"', 'roots is "abc": it must be a list, of which each is an absolute path'),
         ('roots = ["abc"]', 'roots is "abc": it must be an absolute path'),
         ('roots = ["/a\\u0000"]', 'roots is "/a\\x00": it must be an absolute path'),
+        ("roots = {}", "roots is a table: it must be a list, of which each is an absolute path"),
         ("roots = [[]]", "roots is a list: it must be an absolute path"),
         ("log_level = 'loud'", 'log_level is "loud": it must be "debug" or "info" or "warning" or "error"'),
         ("timeouts = 5", "timeouts is 5: it must be a table, [timeouts]"),
@@ -134,6 +135,21 @@ def test_a_wrong_value_says_what_it_must_be(text: str, said: str) -> None:
     """``true`` is no 1.0, and a string is no list of its characters."""
     (problem,) = wrong(f"# first line\n{text}\n")
     assert problem.startswith(f"c.toml:2: {said}")
+
+
+def test_a_mistake_in_one_table_of_a_list_has_the_line_of_that_table() -> None:
+    text = "[[leases.pools]]\nnane = 'a'\n[[leases.pools]]\nname = 'b'\nresource = 'gpu'\nids = ['', 7]\n"
+    pools, nameless = 'leases.pools: the pool "b"', "leases.pools: a pool without a name"
+    begins = [
+        f'c.toml:2: {nameless} has no "nane": did you mean name?',
+        f"c.toml:1: {nameless}: name is missing",
+        f"c.toml:1: {nameless}: resource is missing",
+        f"c.toml:5: {pools}: resource: 'gpu' does not name a resource",
+        f'c.toml:6: {pools}: ids is "": it must be',
+        f"c.toml:6: {pools}: ids is 7: it must be",
+    ]
+    said = wrong(text)
+    assert [problem[: len(begin)] for problem, begin in zip(said, begins, strict=True)] == begins
 
 
 def test_a_list_with_more_mistakes_than_are_told_ends_the_list_of_problems() -> None:
