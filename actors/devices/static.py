@@ -84,7 +84,7 @@ class StaticDevices:
             found = list(self._nodes.find(resource))
             is_finished &= all(node.problem != NOT_FINISHED for node in found)
             offer = self._offers.get(name) or self._added(name, resource, now)
-            offer.take(listed(resource, found, numbers), now)
+            offer.take(listed(name, resource, found, numbers), now)
         return is_finished
 
     def _added(self, name: str, resource: StaticResource, now: float) -> _Offer:

@@ -61,26 +61,29 @@ class ListedNodes:
     nodes: Mapping[str, FoundNode] = attrs.field(factory=dict, hash=False)
 
 
-def listed(resource: StaticResource, found: Iterable[FoundNode], numbers: dict[str, str]) -> ListedNodes:
-    """Return the devices of a resource, in natural order.
+def listed(name: str, resource: StaticResource, found: Iterable[FoundNode], numbers: dict[str, str]) -> ListedNodes:
+    """Return the devices of resource ``name``, in the natural order of their paths.
 
     ``numbers`` has the devices of the resources before it, as ``RESOURCE=ID`` by the number of the node, and gets those
     of this one. The second device with a number, and the second with an id, are listed as unhealthy.
     """
     devices = list[Device]()
     nodes = dict[str, FoundNode]()
+    ids = set[str]()
     for node in sorted(found, key=lambda node: natural(node.path))[:MAX_DEVICES]:
-        name = id_of(resource, node)
-        problem = node.problem
-        if name in nodes or any(device.id == name for device in devices):
+        device_id, problem = id_of(resource, node), node.problem
+        if device_id in ids:
             # The id belongs to the first, so the second gets one that no node of its own has.
-            name, problem = _encoded(node.path), f"its id {name} is that of another device: see the setting id"
-        elif problem is None and (other := numbers.setdefault(node.number, name)) is not name:
+            problem = f"its id {device_id} is that of another device: see the setting id"
+            device_id = _encoded(node.path)
+        ids.add(device_id)
+        own = f"{name}={device_id}"
+        if problem is None and (other := numbers.setdefault(node.number, own)) != own:
             problem = f"the same device as {other}"
         if problem is None and not _PATH.fullmatch(node.node):
             problem = "its path has characters that no variable may have"
         for number in range(resource.shared):
-            each = name if resource.shared == 1 else f"{name}::{number}"
+            each = device_id if resource.shared == 1 else f"{device_id}::{number}"
             devices.append(Device(each, problem or HEALTHY, identity=node.identity))
             if problem is None:
                 nodes[each] = node
@@ -114,9 +117,7 @@ def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], 
     """
     env = {
         name: ",".join(
-            dict.fromkeys(
-                template.format(path=node.node, link=_encoded_path(node.path), id=each) for each, node in nodes.items()
-            )
+            dict.fromkeys(template.format(path=node.node, link=_link(node), id=each) for each, node in nodes.items())
         )
         for name, template in resource.env.items()
     }
@@ -126,5 +127,5 @@ def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], 
     return attrs.evolve(checked(Answer(env=env, nodes=edits)), identities=identities)
 
 
-def _encoded_path(path: str) -> str:
-    return path if _PATH.fullmatch(path) else ""
+def _link(node: FoundNode) -> str:
+    return node.path if _PATH.fullmatch(node.path) else node.node

@@ -368,7 +368,8 @@ class Book:
         if entry.phase is LeasePhase.QUEUED:
             self._queue(entry)
         for name, ids in entry.lease.devices.items():
-            self._stock.take(entry.lease.id, name, ids)
+            answer = entry.lease.answer
+            self._stock.take(entry.lease.id, name, ids, answer.identities if answer is not None else {})
 
     # --- to get a lease ---
 

@@ -3,13 +3,17 @@
 A plugin may give its devices other ids, after its own restart for example. Then a device that is leased by its old id
 is listed by a new one, which nobody has taken. So each leased id that is not listed any more makes one device less
 available. A request may ask to ignore that: if such a device was taken out of the machine, for example.
+
+A static device has an identity, whatever its id. One that is leased is not free under another id or in another
+resource, which a reload may have given it, or a replug.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 import attrs
 
@@ -17,12 +21,13 @@ from ..messages.addresses import Address
 from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
-from .values import Pool, Request
+from .values import Pool, Request, identity_key
 
 #: The name of a resource, and of a pool of it.
 Place = tuple[str, str | None]
 
 _NONE = FreeDevices()
+_NO_IDENTITIES: Mapping[str, str] = {}
 #: Seconds for which a plugin must leave a leased device out of its lists until the device counts as unhealthy.
 MISSING = 10.0
 
@@ -139,6 +144,42 @@ class Pools:
         return found
 
 
+class _StaticHolds:
+    """What static devices are leased, whatever their resource and their id are now."""
+
+    def __init__(self) -> None:
+        self._identities: dict[tuple[str, str], str] = {}
+        #: For each of them the names under which it is leased, and how often: a device can be shared.
+        self._names: dict[str, Counter[tuple[str, str]]] = {}
+
+    def add(self, resource: str, device_id: str, identity: str) -> None:
+        """A device with this identity is leased."""
+        self._identities[resource, device_id] = identity
+        self._names.setdefault(identity, Counter())[resource, _unshared(device_id)] += 1
+
+    def remove(self, resource: str, device_id: str) -> bool:
+        """A device is leased no more; return whether it was one of these."""
+        identity = self._identities.pop((resource, device_id), None)
+        if identity is None:
+            return False
+        names = self._names[identity]
+        names[resource, _unshared(device_id)] -= 1
+        names += Counter()
+        if not names:
+            del self._names[identity]
+        return True
+
+    def is_elsewhere(self, resource: str, device: Device) -> bool:
+        """Whether the device is leased under another name."""
+        names = self._names.get(device.identity)
+        return names is not None and names.keys() != {(resource, _unshared(device.id))}
+
+
+def _unshared(device_id: str) -> str:
+    """Return the id without the number of a share."""
+    return device_id.partition("::")[0]
+
+
 class Stock:
     """The devices of all resources."""
 
@@ -150,6 +191,7 @@ class Stock:
         """
         self.pools = Pools(pools)
         self._resources: dict[str, StockedResource] = {}
+        self._static = _StaticHolds()
         #: When :meth:`pass_time` may have something to do.
         self.next_missing = math.inf
 
@@ -240,6 +282,7 @@ class Stock:
         for name, resource in self._resources.items():
             listed = resource.offer.devices.devices.values()
             resource.place_all(self.pools.sorted(name, (device for device in listed if device.health == HEALTHY)))
+            self._withhold(name, resource)
 
     def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
         """Take another offer of a resource; return the leases whose devices were missing for long, or may be others."""
@@ -282,8 +325,8 @@ class Stock:
                 missing_device.due = math.inf
             self._resources[name] = StockedResource(Offer(name), taken=resource.taken, missing=missing)
 
-    def take(self, lease: str, name: str, ids: Collection[str]) -> None:
-        """Give devices of a resource to a lease.
+    def take(self, lease: str, name: str, ids: Collection[str], identities: Mapping[str, str] = _NO_IDENTITIES) -> None:
+        """Give devices of a resource to a lease; ``identities`` are those that it was given, after a restart.
 
         Raises:
             ValueError: One of them is taken.
@@ -294,12 +337,17 @@ class Stock:
             if holder is not None:
                 raise ValueError(f"{device_id} of {name} is already taken by the lease {holder}")
         for device_id in ids:
+            known = resource.offer.devices.devices.get(device_id)
+            identity = identities.get(identity_key(name, device_id)) or ("" if known is None else known.identity)
             resource.taken[device_id] = lease
             if (free := resource.free.get(self.pools.pool_of(name, device_id))) is not None:
                 free.discard(device_id)
             if device_id not in resource.offer.devices.devices:
                 # It was leased before a restart. If a plugin is there, nobody knows which ids it had listed then.
                 resource.missing[device_id] = Missing(renamed=resource.offered)
+            if identity:
+                self._static.add(name, device_id, identity)
+                self._withhold_all()
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
         """Take devices of a resource from their lease."""
@@ -310,8 +358,27 @@ class Stock:
             resource.missing.pop(device_id, None)
             if (device := resource.healthy.get(pool, {}).get(device_id)) is not None:
                 resource.place(device, pool)
+            if self._static.remove(name, device_id):
+                self._withhold_all()
         if not resource.registered and not resource.taken:
             del self._resources[name]
+
+    def _withhold_all(self) -> None:
+        for name, resource in self._resources.items():
+            self._withhold(name, resource)
+
+    def _withhold(self, name: str, resource: StockedResource) -> None:
+        """Sort out of the free devices those that are static and leased under another name, and sort in the others."""
+        devices = resource.offer.devices.devices
+        if not any(device.identity for device in islice(devices.values(), 1)):  # All of a resource are, or none is.
+            return
+        for device in devices.values():
+            pool = self.pools.pool_of(name, device.id)
+            if self._static.is_elsewhere(name, device):
+                if pool in resource.free:
+                    resource.free[pool].discard(device.id)
+            elif device.healthy and device.id not in resource.taken:
+                resource.place(device, pool)
 
     def _sort(self, resource: StockedResource, before: DeviceList, time: float) -> Difference:
         now, name = resource.offer.devices, resource.offer.resource
@@ -322,11 +389,13 @@ class Stock:
             resource.place_all(
                 self.pools.sorted(name, (device for device in now.devices.values() if device.health == HEALTHY))
             )
+            self._withhold(name, resource)
             return difference
         for device_id in difference.removed:
             resource.drop(device_id, self.pools.pool_of(name, device_id))
         for device in difference.changed:
             resource.place(device, self.pools.pool_of(name, device.id))
+        self._withhold(name, resource)
         return difference
 
     def _miss(self, resource: StockedResource, before: DeviceList, difference: Difference, now: float) -> None:

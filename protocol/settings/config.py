@@ -166,10 +166,10 @@ class Config:
         leases = self.leases
         if leases.pools or leases.operators or leases.users != LeaseUsers():
             raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
-        if self.state is not None:
-            raise ConfigError("--observe keeps no state: leave out --state")
         if self.expected_devices or self.devices:
             raise ConfigError("--observe offers no devices: leave out --expect-devices and --devices")
+        if self.state is not None:
+            raise ConfigError("--observe keeps no state: leave out --state")
 
     @endpoint_directories.validator
     def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:

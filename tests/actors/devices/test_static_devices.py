@@ -95,6 +95,43 @@ async def test_a_leased_device_stays_what_it_was(autojump_clock: MockClock) -> N
             assert await reason() == "unhealthy, no longer listed by the plugin of lab/serial: ttyUSB0"
 
 
+async def test_a_leased_device_is_given_to_nobody_under_another_name(autojump_clock: MockClock) -> None:
+    """Its id is another one after a replug, and its resource after a reload; a restart forgets neither."""
+
+    async def cannot_have(name: str, device: str) -> None:
+        await health(node)
+        with pytest.raises(AllocationError, match=f"requested number of devices unavailable for {name}"):
+            async with node.supervisor.allocate({name: 1}, ids=[device]):
+                pass
+
+    async with simulated() as node:
+        await health(node)
+        async with node.supervisor.allocate({SERIAL: 1}, id="first"):
+            node.device_nodes.unplug("/dev/ttyUSB0")
+            node.device_nodes.plug("/dev/ttyUSB3", "c188:0", place="/devices/usb1")
+            node.device_nodes.plug("/dev/ttyUSB0", "c188:9", place="/devices/usb9")
+            await cannot_have(SERIAL, "ttyUSB3")
+            await node.reconfigure(attrs.evolve(node.config, devices={"lab/new": StaticResource(("/dev/tty*",))}))
+            await cannot_have("lab/new", "ttyUSB3")
+            await node.kill()
+            await node.start()
+            await cannot_have("lab/new", "ttyUSB3")
+            async with node.supervisor.allocate({"lab/new": 1}) as other:
+                assert other.devices == {"lab/new": ("ttyUSB0",)}, "this node is another device"
+        await node.supervisor.release("first")  # The block has released it to the daemon that was killed.
+        async with node.supervisor.allocate({"lab/new": 1}, ids=["ttyUSB3"]):
+            pass
+
+
+async def test_two_leases_share_a_device_and_a_third_does_not(autojump_clock: MockClock) -> None:
+    async with simulated(attrs.evolve(RESOURCE, shared=2)) as node:
+        await health(node)
+        async with node.supervisor.allocate({SERIAL: 1}) as one, node.supervisor.allocate({SERIAL: 1}) as two:
+            assert (one.devices, two.devices) == ({SERIAL: ("ttyUSB0::0",)}, {SERIAL: ("ttyUSB0::1",)})
+        async with node.supervisor.allocate({SERIAL: 2}):
+            pass
+
+
 async def test_a_reload_adds_changes_and_removes_resources(autojump_clock: MockClock) -> None:
     async with SimulatedNode(Config()) as node:
         node.device_nodes.plug("/dev/ttyUSB0", "c188:0")

@@ -47,7 +47,7 @@ def test_no_resource_has_a_name_that_no_plugin_could_have() -> None:
 
 
 def shown(resource: StaticResource, *found: FoundNode) -> list[tuple[str, str]]:
-    return [(device.id, device.health) for device in listed(resource, found, {}).listed.devices.values()]
+    return [(device.id, device.health) for device in listed("lab/serial", resource, found, {}).listed.devices.values()]
 
 
 def test_devices_are_listed_in_natural_order_with_the_last_part_of_their_path_as_id() -> None:
@@ -70,10 +70,10 @@ def test_an_id_has_no_character_that_separates_others(form: str, attributes: dic
 def test_of_two_links_to_one_node_the_second_is_withheld_in_another_resource_too() -> None:
     numbers = dict[str, str]()
     links = [FoundNode("/dev/by-id/a", FIRST.node, FIRST.number), FoundNode("/dev/by-id/b", "/dev/x", "c9:9")]
-    assert listed(SERIAL, [FIRST], numbers).nodes == {"ttyUSB0": FIRST}
-    second = listed(StaticResource(("/dev/by-id/*",)), links, numbers)
+    assert listed("lab/serial", SERIAL, [FIRST], numbers).nodes == {"ttyUSB0": FIRST}
+    second = listed("lab/links", StaticResource(("/dev/by-id/*",)), links, numbers)
     assert [(device.id, device.health) for device in second.listed.devices.values()] == [
-        ("a", "the same device as ttyUSB0"),
+        ("a", "the same device as lab/serial=ttyUSB0"),
         ("b", "Healthy"),
     ]
     assert [*second.nodes] == ["b"]
@@ -97,7 +97,7 @@ def test_a_node_with_a_problem_or_with_a_path_that_no_variable_may_have_is_withh
 
 
 def test_a_shared_device_is_listed_once_for_each_lease_that_can_have_it() -> None:
-    found = listed(attrs.evolve(SERIAL, shared=2), [FIRST], {})
+    found = listed("lab/serial", attrs.evolve(SERIAL, shared=2), [FIRST], {})
     assert [*found.listed.devices] == ["ttyUSB0::0", "ttyUSB0::1"]
     assert found.nodes == {"ttyUSB0::0": FIRST, "ttyUSB0::1": FIRST}
 
