@@ -7,9 +7,9 @@ state=${PLUGIND_SLURM_STATE:-/run/plugind-slurm}
 
 uptime_seconds() { cut -d . -f 1 /proc/uptime; }
 # Slurm's manual wants a prolog to take less than MessageTimeout, which is 10 s; a prolog that fails needs 2 s to undo.
-end=$(($(uptime_seconds) + 7))
+end=$(($(uptime_seconds) + ${PLUGIND_SLURM_SECONDS:-7}))
 
-# within COMMAND...: run it for no longer than what is left of the seven seconds.
+# within COMMAND...: run it for no longer than what is left of these seconds.
 within() {
   left=$((end - $(uptime_seconds)))
   [ "$left" -gt 0 ] || return 124

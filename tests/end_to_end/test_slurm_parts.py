@@ -125,6 +125,7 @@ class Slurm:
             "PLUGIND_SLURM_MAP": str(self.directory / "map"),
             "PLUGIND_SLURM_STATE": str(self.directory / "state"),
             "PLUGIND_SLURM_PATIENCE": "1",
+            "PLUGIND_SLURM_SECONDS": "30",
             **more,
         }
         with trio.fail_after(DEADLINE):
@@ -312,7 +313,8 @@ async def test_the_epilog_keeps_the_devices_of_processes_that_live_and_reconcili
 
 async def test_an_epilog_without_plugind_drains_the_node_and_keeps_what_it_needs_to_try_again(slurm: Slurm) -> None:
     assert (await slurm.part("prolog", SLURM_JOB_GPUS="0")).code == 0
-    assert (await slurm.part("epilog", PLUGIND_STATUS=str(slurm.directory / "nowhere"))).code == 0
+    away = {"PLUGIND_STATUS": str(slurm.directory / "nowhere"), "PLUGIND_SLURM_SECONDS": "2"}
+    assert (await slurm.part("epilog", **away)).code == 0
     reason = "plugind: leases: job 77 has ended, and plugind does not release what it has"
     drained = f"update nodename={HERE} state=drain reason={reason}"
     assert (await slurm.held(), slurm.updates, slurm.variables.exists()) == ({LEASE: ["GPU-0"]}, [drained], True)

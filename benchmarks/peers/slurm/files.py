@@ -60,6 +60,7 @@ _CALL: Final = """\
 PATH={directory}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH SLURM_CONF={directory}/etc/slurm.conf
 export PLUGIND_STATUS={directory}/$SLURMD_NODENAME/status.sock PLUGIND_SLURM_MAP={directory}/etc/slurm-gres
+export PLUGIND_SLURM_SECONDS=40
 export PLUGIND_SLURM_STATE={directory}/variables PLUGIND_SLURM_APART={apart} PLUGIND_SLURM_PATIENCE=3
 exec {parts}/{part}
 """
@@ -95,6 +96,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=nohold_on_prolog_fail,batch_sched_delay=0,bf_interval=2,sched_interval=2,sched_min_interval=0
 PrologFlags=Alloc
 ReturnToService=1
+MessageTimeout=60
 MailProg=/bin/true
 MpiDefault=none
 KillWait=2
