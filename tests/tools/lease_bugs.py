@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 from unittest.mock import patch
@@ -81,9 +81,11 @@ def give_devices_twice() -> Iterator[None]:
     """The devices of leases from before a restart are not taken when their resource is offered."""
     take = Stock.take
 
-    def take_what_is_offered(self: Stock, lease: str, name: str, ids: Collection[str]) -> None:
+    def take_what_is_offered(
+        self: Stock, lease: str, name: str, ids: Collection[str], identities: Mapping[str, str] | None = None
+    ) -> None:
         if self.find(name) is not None:
-            take(self, lease, name, ids)
+            take(self, lease, name, ids, identities or {})
 
     def give_back(self: Stock, name: str, ids: Collection[str]) -> None:
         there = self._resources.get(name)
