@@ -29,8 +29,8 @@ _MOST: Final = 256
 _LEVELS: Final = 16
 _LINKS: Final = 40
 _WILD: Final = frozenset("*?[")
-#: The attributes that USB and PCI devices have, and the prefix that PCI has before their values.
-_OF_BUS: Final = {"idVendor": {"vendor": "idVendor", "product": "idProduct", "serial": "serial"}}
+#: The files with the attributes of USB and of PCI devices; PCI has ``0x`` before its values.
+_OF_USB: Final = {"vendor": "idVendor", "product": "idProduct", "serial": "serial"}
 _OF_PCI: Final = {"vendor": "vendor", "product": "device"}
 NOT_FINISHED: Final = "udev has not finished with it"
 
@@ -178,7 +178,7 @@ def _attributes(place: str) -> dict[str, str]:
     for _ in range(_LEVELS):
         if "interface" not in found and (interface := _read(f"{here}/bInterfaceNumber")):
             found["interface"] = interface
-        names = _OF_BUS["idVendor"] if _read(f"{here}/idVendor") else _OF_PCI
+        names = _OF_USB if _read(f"{here}/idVendor") else _OF_PCI
         if values := {key: value for key, name in names.items() if (value := _read(f"{here}/{name}"))}:
             # A hub above it has a serial number, too, which is not that of the device.
             return found | {key: value.removeprefix("0x") for key, value in values.items()}

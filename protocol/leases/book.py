@@ -367,9 +367,9 @@ class Book:
             self._stoppable[entry.lease.id] = entry
         if entry.phase is LeasePhase.QUEUED:
             self._queue(entry)
+        identities = {} if entry.lease.answer is None else entry.lease.answer.identities
         for name, ids in entry.lease.devices.items():
-            answer = entry.lease.answer
-            self._stock.take(entry.lease.id, name, ids, answer.identities if answer is not None else {})
+            self._stock.take(entry.lease.id, name, ids, identities)
 
     # --- to get a lease ---
 

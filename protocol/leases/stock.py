@@ -157,17 +157,17 @@ class _StaticHolds:
         self._identities[resource, device_id] = identity
         self._names.setdefault(identity, Counter())[resource, _unshared(device_id)] += 1
 
-    def remove(self, resource: str, device_id: str) -> bool:
-        """A device is leased no more; return whether it was one of these."""
+    def remove(self, resource: str, device_id: str) -> str | None:
+        """A device is leased no more; return its identity, or None if it has none."""
         identity = self._identities.pop((resource, device_id), None)
         if identity is None:
-            return False
+            return None
         names = self._names[identity]
         names[resource, _unshared(device_id)] -= 1
         names += Counter()
         if not names:
             del self._names[identity]
-        return True
+        return identity
 
     def is_elsewhere(self, resource: str, device: Device) -> bool:
         """Whether the device is leased under another name."""
@@ -336,43 +336,54 @@ class Stock:
             holder = resource.taken.get(device_id)
             if holder is not None:
                 raise ValueError(f"{device_id} of {name} is already taken by the lease {holder}")
+        found = set[str]()
         for device_id in ids:
             known = resource.offer.devices.devices.get(device_id)
-            identity = identities.get(identity_key(name, device_id)) or ("" if known is None else known.identity)
+            given = identities.get(identity_key(name, device_id)) if identities else None
+            if identity := given or ("" if known is None else known.identity):
+                self._static.add(name, device_id, identity)
+                found.add(identity)
             resource.taken[device_id] = lease
             if (free := resource.free.get(self.pools.pool_of(name, device_id))) is not None:
                 free.discard(device_id)
-            if device_id not in resource.offer.devices.devices:
+            if known is None:
                 # It was leased before a restart. If a plugin is there, nobody knows which ids it had listed then.
                 resource.missing[device_id] = Missing(renamed=resource.offered)
-            if identity:
-                self._static.add(name, device_id, identity)
-                self._withhold_all()
+        self._withhold_all(found)
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
         """Take devices of a resource from their lease."""
         resource = self._resources[name]
+        found = set[str]()
         for device_id in ids:
             del resource.taken[device_id]
             pool = self.pools.pool_of(name, device_id)
             resource.missing.pop(device_id, None)
             if (device := resource.healthy.get(pool, {}).get(device_id)) is not None:
                 resource.place(device, pool)
-            if self._static.remove(name, device_id):
-                self._withhold_all()
+            if (identity := self._static.remove(name, device_id)) is not None:
+                found.add(identity)
+        self._withhold_all(found)
         if not resource.registered and not resource.taken:
             del self._resources[name]
 
-    def _withhold_all(self) -> None:
-        for name, resource in self._resources.items():
-            self._withhold(name, resource)
+    def _withhold_all(self, identities: Collection[str]) -> None:
+        """Judge anew the static devices of all resources that have one of these identities."""
+        if identities:
+            for name, resource in self._resources.items():
+                self._withhold(name, resource, identities)
 
-    def _withhold(self, name: str, resource: StockedResource) -> None:
-        """Sort out of the free devices those that are static and leased under another name, and sort in the others."""
+    def _withhold(self, name: str, resource: StockedResource, identities: Collection[str] | None = None) -> None:
+        """Sort out of the free devices those that are static and leased under another name, and sort in the others.
+
+        Only those with some ``identities`` are looked at, if these are given.
+        """
         devices = resource.offer.devices.devices
         if not any(device.identity for device in islice(devices.values(), 1)):  # All of a resource are, or none is.
             return
         for device in devices.values():
+            if identities is not None and device.identity not in identities:
+                continue
             pool = self.pools.pool_of(name, device.id)
             if self._static.is_elsewhere(name, device):
                 if pool in resource.free:
