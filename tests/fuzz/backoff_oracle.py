@@ -60,7 +60,7 @@ class BackoffOracle:
         #: When each path was first dialed since a state of rest of it was shown: a first try is silent at first.
         self._dialed: dict[str, float] = {}
         self._last_dial: dict[str, float] = {}
-        #: Sockets that were touched before the daemon could look at them.
+        #: Sockets that were touched, or are to be retried, before the daemon could look at them.
         self._unseen: set[str] = set()
         #: When instances of each name went.
         self._freed: dict[str, list[float]] = {}
@@ -80,6 +80,8 @@ class BackoffOracle:
     def retriggered(self, path: str | None = None) -> None:
         """A retry of ``path``, or of any path, was asked for: it may try at once, and its count may begin anew."""
         self._last_trigger[path] = trio.current_time()
+        if path is not None and path not in self._tries:
+            self._unseen.add(path)  # The reconciler may hear of it after the socket.
         for other, tries in self._tries.items():
             if path in (None, other):
                 tries.retrigger()

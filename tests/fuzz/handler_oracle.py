@@ -392,6 +392,8 @@ class HandlerOracle:
         if (
             status.state is not StateName.LEAVING
             or registration is None
+            # A status actor that was started again may show an earlier generation, whose Deregister has ended.
+            or registration.plugin.generation != status.generation
             or registration.deregistering_since is not None
         ):
             self._leaving.pop(status.socket, None)

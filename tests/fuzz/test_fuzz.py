@@ -172,6 +172,10 @@ def test_a_wait_for_a_look_may_be_shown_after_the_dial_of_the_socket_that_was_fo
     assert simulate(7420664, events=200, only=only).violations == ()
 
 
+def test_an_earlier_generation_may_be_shown_as_leaving_when_its_successor_is_registered() -> None:
+    assert simulate(7461352, events=200, only=(9, 10, 17, 200)).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)
