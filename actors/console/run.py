@@ -66,6 +66,7 @@ LOADED_WHEN_READY = (
     "..handlers.dra.driver",
     "..handlers.dra.calls",
     "..leases.actor",
+    "difflib",
     "..http.server",
     "..status.serving",
     ".in_force",

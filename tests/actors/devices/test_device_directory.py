@@ -18,6 +18,7 @@ from plugind.actors.trust.directories import InsecureRootError
 from plugind.protocol.devices.calls import RegisterCall
 from plugind.protocol.discovery.device_directory import check_place
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.settings import config
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.tests.tools.restarts import ACCEPTED, watching
 
@@ -82,6 +83,17 @@ def test_a_missing_directory_is_made_for_root_alone_and_locked(path: Path, take:
     take().hold()
     assert stat.S_IMODE(path.stat().st_mode) == 0o750
     assert os.listdir(path) == [".plugind.lock"]
+
+
+def test_the_usual_directory_is_made_with_the_one_above_it(
+    tmp_path: Path, take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documented ``run --device-plugins`` did not serve on a machine without ``/var/lib/kubelet``."""
+    monkeypatch.setattr(config, "DEFAULT_ROOT", str(tmp_path / "kubelet" / "plugins_registry"))
+    where = tmp_path / "kubelet" / "device-plugins"
+    take(where).hold()
+    assert where.is_dir()
+    assert stat.S_IMODE(where.parent.stat().st_mode) == 0o750
 
 
 def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_do(tmp_path: Path, take: Take) -> None:
