@@ -26,7 +26,10 @@ from .metrics_port import MetricsPort
 from .port_api import PortApi
 from .streams import Unsent
 
-READERS_ONLY = "only the user of the daemon and root may ask that: the members of its group for readers change nothing"
+READERS_ONLY = (
+    "only the user of the daemon and root may ask that: the members of its group for readers change nothing, unless"
+    " --lease-uids or --lease-group of 'plugind run' let them lease devices"
+)
 STRANGERS = (
     "only the user of the daemon and root may ask: 'plugind run' lets others lease devices with --lease-uids or"
     " --lease-group, and look with --status-group"

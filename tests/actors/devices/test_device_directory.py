@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -16,7 +17,7 @@ from inotify_simple import INotify, flags
 from plugind.actors.devices.directory import KubeletSocket, RealDeviceDirectory, Serving, SocketTakenError
 from plugind.actors.trust.directories import InsecureRootError
 from plugind.protocol.devices.calls import RegisterCall
-from plugind.protocol.discovery.device_directory import check_place
+from plugind.protocol.discovery.device_directory import check_place, not_made
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.settings import config
 from plugind.protocol.settings.config import DevicePluginDirectory
@@ -106,6 +107,13 @@ def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_
         " --device-plugins=DIR"
     )
     assert not where.parent.exists()
+
+
+def test_a_service_that_may_not_write_there_is_told_what_permits_it() -> None:
+    assert not_made("/d", OSError(errno.EROFS, "Read-only file system")) == (
+        "cannot make /d: Read-only file system; let the service write there, as 'plugind install-unit --device-plugins'"
+        " does for the usual one, or name another directory with --device-plugins=DIR"
+    )
 
 
 @pytest.mark.parametrize("name", ["afile", "afile/device-plugins"])
