@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from ..plugins.devices import UNHEALTHY
+from ..text import cut
 from .choosing import Reserved, available, fits
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted, identity_key
@@ -17,6 +18,8 @@ from .values import Lease, Request, Wanted, identity_key
 _MOST_POOLS: Final = 3
 #: How many names of resources are compared with a misspelt one.
 _MOST_COMPARED: Final = 256
+#: Characters of the health that a plugin says of a device.
+_MAX_REASON: Final = 200
 #: How many devices are named that are missing or unhealthy.
 _MOST_MISSING: Final = 8
 
@@ -104,7 +107,7 @@ def _unhealthy(stock: Stock, request: Request, resource: StockedResource) -> str
 
 
 def _with_reason(device_id: str, why: str) -> str:
-    return device_id if why == UNHEALTHY else f"{device_id} ({why})"
+    return device_id if why == UNHEALTHY else f"{device_id} ({cut(why, _MAX_REASON)})"
 
 
 def _first_few(devices: Collection[str]) -> str:
