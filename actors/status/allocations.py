@@ -28,7 +28,7 @@ from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json
 from ..http.places import Place
 from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem
-from .streams import JSON_LINES, heartbeat_headers
+from .streams import JSON_LINES, Unsent, heartbeat_headers
 
 #: The HTTP status of the answer to a request that failed.
 STATUSES: Final = {
@@ -85,6 +85,7 @@ class LeaseConnections:
     leases: Address[LeasesMessage]
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
+    unsent: Unsent
     _replies: set[trio.MemorySendChannel[Lease | Failure] | _Told] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
@@ -124,7 +125,8 @@ class LeaseConnections:
             self._replies.discard(told)
         match first:
             case InLine():
-                return HttpResponse(202, JSON_LINES, write=partial(self._write_places, first, told), endless=True)
+                write = self.unsent.counted(partial(self._write_places, first, told))
+                return HttpResponse(202, JSON_LINES, write=write, endless=True)
             case Failure():
                 return failed(first, self.boottime())
             case Lease():

@@ -97,7 +97,7 @@ class LeasesApi:
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
-            allocations = LeaseConnections(self.leases, self.boottime)
+            allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
             self._routes = _Routes(
                 self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
             )
