@@ -28,6 +28,15 @@ def refusal(status: int, body: bytes) -> ClientError:
     return DaemonError(escaped(said) if isinstance(said, str) else f"the daemon answers {status}", status)
 
 
+def is_error(text: bytes) -> bool:
+    """Return whether a line of a stream says why there is no answer."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and isinstance(content.get("error"), str)
+
+
 @attrs.frozen
 class ClientRequest(Generic[AnswerT]):
     """One request, and how its answer is read."""
@@ -43,6 +52,8 @@ class ClientRequest(Generic[AnswerT]):
     judge: Callable[[AnswerT, int], AnswerT] = lambda answer, _: answer
     #: Returns what to ask to take back what was made for an answer of which nothing is taken.
     undo: Callable[[AnswerT], ClientRequest[Any]] | None = None
+    #: Takes a line of a stream that comes before the answer, and returns whether it is one.
+    note: Callable[[bytes], bool] = lambda _: False
 
     def answer(self, status: int, body: bytes, version: str | None) -> AnswerT:
         """Return what the daemon says, which speaks this ``version`` of the status socket, before it is judged.

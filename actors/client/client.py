@@ -213,7 +213,8 @@ class Client:
 
         So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
         block, or with the process. A daemon that is started again within a minute finds the lease still held.
-        If the lease ends before the block, since somebody has released it, the block is cancelled.
+        If the lease ends before the block, since somebody has released it, the block is cancelled. If no
+        daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
 
         Raises:
           LeaseFailedError: if there is no such lease.
@@ -320,17 +321,12 @@ class Client:
 
     @asynccontextmanager
     async def _ending(self, keeper: Keeper) -> AsyncIterator[None]:
-        """End a lease with the block, if it is still held."""
+        """End a lease with the block, if it is still held: by a request, which ends it at once, and its connection."""
         try:
             yield
-        except BaseException:
+        finally:
             if keeper.end():
                 await self._try_to_release(keeper.held.lease.id)
-            raise
-        else:
-            if keeper.end():
-                await self._end(keeper.held.lease.id)
-        finally:
             keeper.hang_up()
 
     async def _try_to_release(self, lease: str) -> None:

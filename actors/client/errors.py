@@ -56,6 +56,8 @@ class LeaseFailedError(ClientError):
     def __init__(self, failure: Failure) -> None:
         """Note what the daemon says."""
         super().__init__(escaped(failure.text))
+        #: What the daemon says.
+        self.failure = failure
         #: Why, as one of few words.
         self.problem: Problem = failure.problem
         #: The leases that hold what was asked for.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json
@@ -13,12 +14,13 @@ from ...protocol.leases.leases_json import (
     LeaseJsonError,
     failure_from_json,
     lease_from_json,
+    place_from_json,
     released_from_json,
     snapshot_from_json,
 )
-from ...protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
+from ...protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
-from .calls import ClientRequest, refusal
+from .calls import ClientRequest, is_error, refusal, understood
 from .errors import ClientError, LeaseFailedError
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
@@ -85,11 +87,31 @@ def is_unknown(error: ClientError) -> bool:
     return isinstance(error, LeaseFailedError) and error.problem is Problem.UNKNOWN
 
 
-def allocation(asked: LeaseBody) -> ClientRequest[Lease]:
-    """Ask for a lease."""
+def allocation(asked: LeaseBody, on_place: Callable[[InLine], None] | None = None) -> ClientRequest[Lease]:
+    """Ask for a lease; ``on_place`` is called with the place in line, and again when that changes.
+
+    A daemon of before 0.2 knows no places: it answers 400.
+    """
     return ClientRequest(
-        "POST", _PATH, lease_from_json, _body(asked_to_json(asked)), refused, judged, lambda lease: release(lease.id)
+        "POST",
+        _PATH if on_place is None else f"{_PATH}?progress",
+        lease_from_json,
+        _body(asked_to_json(asked)),
+        refused,
+        judged,
+        lambda lease: release(lease.id),
+        (lambda _: False) if on_place is None else partial(_note_place, on_place),
     )
+
+
+def _note_place(on_place: Callable[[InLine], None], line: bytes) -> bool:
+    """Tell of the place in a line of the answer; return whether there is one."""
+    if is_error(line):
+        return False
+    in_line = understood(place_from_json, line)
+    if in_line is not None:
+        on_place(in_line)
+    return in_line is not None
 
 
 def judged(lease: Lease, uid: int) -> Lease:

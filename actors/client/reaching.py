@@ -39,7 +39,10 @@ def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[st
         case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
             what_to_do = advice["none"]
         case errno.EACCES | errno.EPERM:
-            return f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root"
+            return (
+                f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root, or have"
+                " its operator let you lease devices with --lease-uids or --lease-group"
+            )
         case errno.ETIMEDOUT:
             what_to_do = advice["late"]
         case _:

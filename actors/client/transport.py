@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypedDict, TypeVar, Unpack
+from typing import Final, TypedDict, TypeVar, Unpack
 
 from ..http.backends import BLOCKING, Backend, result_of
 from ..http.client import Reply, ask
-from .calls import ClientRequest
+from .calls import ClientRequest, is_error
 from .errors import ClientError, NoDaemonError
 from .reaching import WRITING
 
 T = TypeVar("T")
+
+#: The status of an answer that is the last line of a stream, and those that such a line stands for.
+_LATER: Final = 202
+_MADE: Final = 201
+_NOT_MADE: Final = 409
 
 
 class Limits(TypedDict, total=False):
@@ -32,15 +37,25 @@ async def answer(backend: Backend, path: str, call: ClientRequest[T], **limits: 
       ClientError: if it does not answer, or refuses.
     """
     async with ask(backend, path, call.method, call.target, call.body, error=NoDaemonError, **limits) as reply:
-        body = await reply.body()
-    said = call.answer(reply.status, body, reply.version)
+        status, body = await _answer_in(reply, call)
+    said = call.answer(status, body, reply.version)
     try:
         return call.judge(said, reply.uid)
     except ClientError:
-        if (undoing := call.undoing(reply.status, said)) is not None:
+        if (undoing := call.undoing(status, said)) is not None:
             with suppress(ClientError), backend.shielded():  # What is refused is told in any case.
                 await answer(backend, path, undoing, timeout=WRITING)
         raise
+
+
+async def _answer_in(reply: Reply, call: ClientRequest[T]) -> tuple[int, bytes]:
+    """Return the status and the body of an answer; one that comes later is the last line of a stream."""
+    if reply.status != _LATER:
+        return reply.status, await reply.body()
+    async for line in reply:
+        if not call.note(line):
+            return _NOT_MADE if is_error(line) else _MADE, line
+    return _NOT_MADE, b""
 
 
 def asked(path: str, call: ClientRequest[T], **limits: Unpack[Limits]) -> T:

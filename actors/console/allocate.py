@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish
@@ -22,13 +23,13 @@ from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
 from ...protocol.text import escaped
-from ..client.errors import ClientError
+from ..client.errors import ClientError, DaemonError, LeaseFailedError
 from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
 from ..client.reaching import WRITING
-from ..client.transport import asked
+from ..client.transport import Limits, asked
 from ..io.silence import PATIENCE
 from .ending import EXIT_OK, CommandError, OutputError, complain, say
-from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN, fail
+from .lease_failures import EXIT_CANNOT_RUN, EXIT_NOT_FOUND, EXIT_NOT_RUN, fail, say_place, why_none
 from .status_socket import add_status_argument, status_path
 from .times import some_span, span
 
@@ -119,8 +120,9 @@ Exactly one way says who has the devices, and until when:
 CMD finds in its environment PLUGIND_LEASE, PLUGIND_DEVICES (R=ID,ID;R2=ID), PLUGIND_NODES (the paths of device nodes,
 with a comma between two), and what the plugin has set. A TIME is 90, 90s, 15m, 2h or 1d.
 
-exit codes: 0 ok, 1 not available, 2 usage, 3 no daemon answers, 4 the plugin has refused, 124 waited too long,
-130 interrupted; with -- CMD: 125 there is no lease, 126 CMD cannot be run, 127 CMD is not there, else that of CMD"""
+exit codes: 0 ok, 1 not available, 2 usage, 4 the plugin has refused, 69 no daemon answers, 124 waited too long,
+130 interrupted; with -- CMD: 125 there is no lease, or usage, 126 CMD cannot be run, 127 CMD is not there, else that
+of CMD"""
 _WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
 #: The forms for containers.
 _CONTAINERS = ("cdi", "podman")
@@ -198,9 +200,11 @@ def _pid(text: str) -> int:
     return int(text)
 
 
-def refuse(words: Sequence[str]) -> None:
-    """Print that there is no lease, in the form that a wrong command line asks for."""
+def refuse(words: Sequence[str], end: SystemExit, command: Sequence[str] | None) -> None:
+    """Print that there is no lease, in the form that a wrong command line asks for; set the code of the ``end``."""
     _say_none(_form_in(words))
+    if command is not None:
+        end.code = EXIT_NOT_RUN
 
 
 def _form_in(words: Sequence[str]) -> str | None:
@@ -219,8 +223,10 @@ def run(args: argparse.Namespace) -> int:
     """Lease devices; return the exit code."""
     try:
         return _run(args)
-    except (CommandError, KeyboardInterrupt, SystemExit):
+    except (CommandError, KeyboardInterrupt, SystemExit) as error:
         _say_none(args.output)
+        if args.command is not None and not isinstance(error, KeyboardInterrupt):
+            error.code = EXIT_NOT_RUN
         raise
 
 
@@ -231,9 +237,10 @@ def _run(args: argparse.Namespace) -> int:
         complain(f"{escaped(command[0])}: there is no such command")
         return EXIT_NOT_FOUND
     try:
-        lease = asked(path, allocation(body), timeout=deadline_of(body), patience=PATIENCE)
+        lease = _wait(path, body)
     except ClientError as error:
-        code = fail(error, args.output)
+        more = why_none(path, body.request, error.failure) if isinstance(error, LeaseFailedError) else ()
+        code = fail(error, args.output, more)
         _say_none(args.output)
         return code if command is None else EXIT_NOT_RUN
     for warning in lease.warnings:
@@ -242,6 +249,23 @@ def _run(args: argparse.Namespace) -> int:
         warn_of_nodes(lease)
         return execute(command, lease)
     return _print(args.output or "text", lease, path, keep=args.id is not None)
+
+
+def _wait(path: str, body: LeaseBody) -> Lease:
+    """Return the lease; one that has to wait says its place in line on standard error, and each change of that.
+
+    Raises:
+      ClientError: if there is none.
+    """
+    limits = Limits(timeout=deadline_of(body), patience=PATIENCE)
+    if body.wait is None:
+        return asked(path, allocation(body), **limits)
+    try:
+        return asked(path, allocation(body, partial(say_place, path, body.request)), **limits)
+    except DaemonError as error:
+        if error.status != 400:
+            raise
+        return asked(path, allocation(body), **limits)  # An older daemon, which tells no places.
 
 
 def _asked(args: argparse.Namespace) -> LeaseBody:

@@ -114,7 +114,7 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
         if end.code == EXIT_USAGE and _asked_for(words) == "allocate":
             from .allocate import refuse
 
-            refuse(words)
+            refuse(words, end, command)
         # Standard output can fail for a help, too.
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
     except (OutputError, KeyboardInterrupt) as error:

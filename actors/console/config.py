@@ -8,7 +8,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from ...protocol.devices.static import overlaps
 from ...protocol.errors import ConfigError
+from ...protocol.settings.config import Config
 from ...protocol.settings.files import parse
 from ...protocol.settings.given import Given, SettingProblem, SettingsError, Source, merged
 from ...protocol.settings.variables import CONFIG_VARIABLE
@@ -16,6 +18,7 @@ from ...protocol.settings.writing import to_toml
 from ...protocol.text import escaped
 from ..handlers.handler import check_handler
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
+from ..io.device_nodes import DeviceNodes
 from ..node.handlers import built_in_handlers, installed_handlers
 from ..node.paths import check_device_directory, check_status_socket
 from ..node.wiring import check_pools
@@ -23,7 +26,7 @@ from . import run as daemon
 from .answers import daemon as asked
 from .client import fetch
 from .configured import configured, unresolved
-from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
+from .ending import EXIT_CONFIG, EXIT_OK, CommandError, complain, say
 from .in_force import in_force, row, source_row
 from .settings import name_status
 from .status_socket import add_answer_timeout
@@ -161,14 +164,18 @@ def check_files(args: argparse.Namespace) -> int:
         problems += unresolved((*given.values(), *(rest for one in parsed for rest in one.rest)))
         if problems:
             raise SettingsError(tuple(problems))
-        _check_together(given, files)
+        config = _check_together(given, files)
     except ConfigError as error:
         if args.output != "json":
             raise _unusable(error) from error
         say(json.dumps({"usable": False, "problems": _problems(error)}) + "\n")
         return EXIT_CONFIG
+    # These depend on the devices that are plugged in now, so the file can be used nevertheless.
+    warnings = list(overlaps(config.devices, DeviceNodes().find))
+    for warning in warnings:
+        complain(f"warning: {escaped(warning)}")
     if args.output == "json":
-        say(json.dumps({"usable": True, "problems": []}) + "\n")
+        say(json.dumps({"usable": True, "problems": [], "warnings": warnings}) + "\n")
     return EXIT_OK
 
 
@@ -188,8 +195,8 @@ def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:
     return read_files(os.path.abspath(named or DEFAULT_FILE), required=bool(named))
 
 
-def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> None:
-    """Check the settings together.
+def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> Config:
+    """Check the settings together, and return what they make.
 
     Raises:
       SettingsError: if they cannot work together.
@@ -215,5 +222,6 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> N
         handlers = {} if config.observe else {**built_in_handlers(), **installed_handlers()}
         for plugin_type, handler in handlers.items():
             check(check_handler, plugin_type, handler, config.timeouts.of_handler(plugin_type))
-    if problems:
+    if settings is None or problems:
         raise SettingsError(tuple(problems))
+    return settings.config

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...protocol.leases.leases_json import LeaseJsonError, snapshot_from_json
+from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.leases.values import Lease
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.text import escaped
@@ -19,7 +20,7 @@ from .lease_words import owner, since
 _NAMED = 8
 
 
-def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
+def leases_of(daemon: Daemon) -> LeasesSnapshot:
     """Return all leases; none of a daemon that has no leases.
 
     Raises:
@@ -28,9 +29,9 @@ def leases_of(daemon: Daemon) -> tuple[Lease, ...]:
     try:
         answer = fetch(daemon, "/v1/leases")
     except UnknownPluginError:
-        return ()
+        return LeasesSnapshot(time.time())
     try:
-        return snapshot_from_json(json.loads(answer), time.time()).leases
+        return snapshot_from_json(json.loads(answer), time.time())
     except (LeaseJsonError, ValueError) as error:
         raise CommandError(f"the daemon's answer about leases cannot be understood: {error}") from error
 

@@ -106,13 +106,17 @@ def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], li
     """
     answer = fetch(daemon, resources_target(resource))
     resources = resources_in(answer)
-    add_leases(resources, leases_of(daemon))
+    leases = leases_of(daemon)
+    add_leases(resources, leases.leases)
+    withheld = [] if leases.withheld is None else [f"all devices are withheld: {text(leases.withheld)}"]
+    for device in _devices_of(resources) if withheld else ():
+        device["withheld"] = True
     where = [] if resources else roots(daemon)
     plugins = list[Plugin]()
     with suppress(NotAllowedError):
         plugins = plugins_in(fetch(daemon, f"/plugins?type={DEVICE}"))
     refused = refused_lines(refused_calls(daemon), resource)
-    return json.loads(answer), resources, where, [*not_healthy(plugins, resource), *refused]
+    return json.loads(answer), resources, where, [*withheld, *not_healthy(plugins, resource), *refused]
 
 
 def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Iterator[str]:
@@ -150,6 +154,8 @@ def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str
     for resource in resources:
         if resource.get("state") != ResourceState.LISTED:
             yield _wrong_with(resource)
+        elif not _devices_of([resource]):
+            yield f"{text(resource.get('resource'))} has no devices: {_lists_none(resource.get('plugin'))}"
 
 
 def _fitting(resources: Sequence[Plugin], width: int) -> Sequence[Sequence[str]]:
@@ -179,8 +185,7 @@ def summary(resources: Sequence[Plugin]) -> str:
 
 def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[str, ...]]:
     name, plugin = text(resource.get("resource")), text(resource.get("plugin"))
-    devices = resource.get("devices")
-    there = [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
+    there = _devices_of([resource])
     for device in there:
         yield (
             name,
@@ -198,9 +203,14 @@ def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[st
         yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
 
 
+def _devices_of(resources: Iterable[Plugin]) -> list[Plugin]:
+    lists = [resource.get("devices") for resource in resources]
+    return [device for found in lists if isinstance(found, list) for device in found if isinstance(device, dict)]
+
+
 def _lease(device: Plugin, *, size: int, with_owner: bool) -> str:
     if device.get("lease") is None:
-        return "-"
+        return "withheld" if device.get("withheld") else "-"
     owner = f" ({text(device.get('leased_by'))})" if with_owner else ""
     return shortened(text(device["lease"]), size) + owner
 
@@ -215,6 +225,11 @@ def _wrong_with(resource: Plugin) -> str:
     said = "" if reason is None else f": {text(reason)}"
     end = "" if goes_in is None else f"; it goes in {duration(goes_in)}"
     return f"{text(resource.get('resource'))} is {text(resource.get('state'))}{said}{end}"
+
+
+def _lists_none(plugin: Json) -> str:
+    is_plugin = isinstance(plugin, str) and plugin.startswith("/")
+    return f"its plugin {text(plugin)} lists none" if is_plugin else f"nothing matches {text(plugin)}"
 
 
 def _number(value: Json) -> int:

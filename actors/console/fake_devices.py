@@ -41,8 +41,8 @@ _CALLS = {
     "pre-start": AllocationCall.PRE_START,
 }
 _USAGE = (
-    "the commands are: healthy ID..., unhealthy ID..., unplug ID...; all stands for all devices; answer CALL,"
-    f" refuse CALL, hang CALL; CALL is {', '.join(_CALLS)}"
+    "the commands are: healthy ID..., unhealthy ID..., unplug ID..., plug ID[=PATH]...; all stands for all"
+    f" devices; answer CALL, refuse CALL, hang CALL; CALL is {', '.join(_CALLS)}"
 )
 #: The most devices listed in a reply; of more, it has the number.
 _NAMED = 8
@@ -55,6 +55,7 @@ device plugins:
     unhealthy ID...   list these devices as unhealthy; "all" stands for all of them
     healthy ID...     list them as healthy again
     unplug ID...      list them no more, until they are healthy or unhealthy again
+    plug ID[=PATH]... list these devices from now on, which can be new; the file is /dev/null by default
     hang CALL         never answer allocate, preferred or pre-start, which are the calls that lease devices
     refuse CALL       answer it with an error
     answer CALL       answer it again
@@ -178,12 +179,24 @@ def obey(line: str, devices: FileDevices) -> str:
             named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
             health = "unplugged" if how == "unplug" else how
             return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
+        case ["plug", *given] if given:
+            try:
+                files = [_plugged(word) for word in given]
+                _check_files(files)
+            except (argparse.ArgumentTypeError, CommandError) as error:
+                return str(error.args[0])
+            devices.plug(files)
+            return f"{', '.join(file.id for file in files)} {'is' if len(files) == 1 else 'are'} plugged in"
         case [how, call] if how in REACTIONS and call in _CALLS:
             reaction, words = REACTIONS[how]
             devices.react(_CALLS[call], reaction)
             return f"{_CALLS[call]} is {words} from now on"
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
+
+
+def _plugged(word: str) -> DeviceFile:
+    return DeviceFile(*_device(word if "=" in word else f"{word}={_FILE}"))
 
 
 def announcement_from(args: argparse.Namespace, version: str, devices: FileDevices | None) -> Announcement | None:

@@ -13,8 +13,7 @@ from ..client.errors import NoDaemonError
 from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.transport import lines
 from ..http.backends import BLOCKING, Entered, each
-from .ending import EXIT_OK, CutOffError, complain, say
-from .lease_failures import EXIT_NO_DAEMON
+from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
 from .lease_words import device_words, owner, user, wanted_words
 from .phrases import text, time_of_day, unix_time
 
@@ -32,7 +31,7 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
             for line in filter(None, each(found)):
                 _show(line, found.version, prefix, as_json=as_json)
         except NoDaemonError as error:
-            raise CutOffError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_NO_DAEMON) from error
+            raise CutOffError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_UNREACHABLE) from error
     complain(f"the daemon at {escaped(path)} stopped")
     return EXIT_OK
 

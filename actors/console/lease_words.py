@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 import time
 from collections.abc import Iterable, Iterator
+from shlex import quote
 from typing import assert_never
 
 from ...protocol.leases.values import (
@@ -17,13 +18,13 @@ from ...protocol.leases.values import (
     TimeOwner,
 )
 from ...protocol.text import escaped
-from .phrases import by_the_clock, duration
+from .phrases import by_the_clock, duration, time_of_day
 
 
 def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
     """Yield a line for each lease whose devices were asked for."""
     for lease in leases:
-        what = ", ".join(device_words(lease))
+        what = ", ".join(device_words(lease)) or wanted_words(lease)
         yield f"{what}: {escaped(lease.id)}, {owner_and_user(lease)}, for {duration(_age(lease))}, {until(lease)}"
 
 
@@ -79,6 +80,10 @@ def owner(lease: Lease) -> str:
 
 def until(lease: Lease) -> str:
     """Return until when a lease is held."""
+    if lease.state is LeaseState.QUEUED:
+        return "before this one in line"
+    if lease.withheld_until is not None:
+        return f"{lease.state} until {withheld_until(lease.withheld_until)}"
     if lease.state is not LeaseState.HELD:
         return f"{lease.state}"
     match lease.owner:
@@ -93,9 +98,19 @@ def until(lease: Lease) -> str:
         case ConnectionOwner():
             return "until it closes"
         case NoOwner():
-            return f"until 'plugind release {escaped(lease.id)}'"
+            return f"until it is released: plugind release {pasted(lease.id)}"
         case _:
             assert_never(lease.owner)
+
+
+def withheld_until(when: float) -> str:
+    """Return until when the devices of an uncertain lease are withheld."""
+    return f"{time_of_day(when, time.time())}, or until its plugin ends"
+
+
+def pasted(lease: str) -> str:
+    """Return the id of a lease as a shell takes it in a command that is shown."""
+    return escaped(quote(lease) if not lease.startswith("-") else f"-- {quote(lease)}")
 
 
 def left(time_owner: TimeOwner) -> str:

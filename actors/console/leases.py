@@ -55,7 +55,7 @@ enough. In a pipe, and with -o wide, all is shown.
 then, or a reboot, no device is given to anybody. As a hint it names the processes whose environment has a lease
 that plugind does not know; anybody can forge that, and whoever has left it out is not named.
 
-exit codes: 0 ok, 1 failed, 2 usage, 3 no daemon answers"""
+exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +180,8 @@ def _row(lease: Lease, size: int) -> tuple[str, ...]:
 
 
 def _until(lease: Lease) -> str:
+    if lease.withheld_until is not None:
+        return time_of_day(lease.withheld_until, time.time())
     match lease.owner:
         case ProcessOwner() | ContainerOwner() | ConnectionOwner():
             return "it ends"

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind release a1b2c3d4e5f6\n  plugind release --if-exists bench-3 bench-4\n\n"
-        "exit codes: 0 ok, 1 one is not there, or belongs to another user, 2 usage, 3 no daemon answers"
+        "exit codes: 0 ok, 1 one is not there, or belongs to another user, 2 usage, 69 no daemon answers"
     )
     parser.add_argument("ids", metavar="ID", nargs="+", help="a lease")
     parser.add_argument("--if-exists", action="store_true", help="a lease that is not there is no error")

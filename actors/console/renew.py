@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  plugind renew bench-3\n\n"
         "exit codes: 0 ok, 1 it is not there, or belongs to another user, 2 it has no time, or usage,"
-        " 3 no daemon answers"
+        " 69 no daemon answers"
     )
     parser.add_argument("id", metavar="ID", help="the lease")
     add_output_argument(parser, "the lease, as 'plugind allocate -o json' prints it")

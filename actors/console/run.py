@@ -66,6 +66,7 @@ LOADED_WHEN_READY = (
     "..handlers.dra.driver",
     "..handlers.dra.calls",
     "..leases.actor",
+    "difflib",
     "..http.server",
     "..status.serving",
     ".in_force",
@@ -245,7 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="let device plugins register by a call on DIR/kubelet.sock, as nearly all do; the sockets in DIR are"
         " deleted at the start, so DIR must be empty or missing, named device-plugins, or used by plugind before"
-        " (without DIR: device-plugins beside the kubelet's root)",
+        " (without DIR: device-plugins beside the kubelet's root, which is made if it is missing)",
     )
     parser.add_argument(
         "--devices",

@@ -32,7 +32,7 @@ _EPILOG: Final = """examples:
 Without GRES=RESOURCE, each resource that has devices is printed, and its GRES is called as the end of its name. The
 lines are for slurm.conf, for gres.conf, and for /etc/plugind/slurm-gres; docs/engines.md says what they are for.
 
-exit codes: 0 ok, 1 failed, 2 usage, 3 no daemon answers, 4 a plugin has refused"""
+exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 4 a plugin has refused"""
 _SLURM_CONF: Final = """\
 # slurm.conf, the same on all nodes; add to it what it does not have already
 GresTypes={types}

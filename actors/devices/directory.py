@@ -283,6 +283,8 @@ class RealDeviceDirectory:
         if not self._config.insecure:
             check_above_root(self._path)
         try:
+            if self._config.is_usual:  # Nobody has misspelt that one, so the directory above it is made, too.
+                make(os.path.dirname(self._path))
             make(self._path)
         except NotADirectoryError as error:
             raise ConfigError(rules.no_directory(self._path)) from error

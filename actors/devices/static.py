@@ -24,6 +24,7 @@ from ...protocol.leases.messages import (
     DeviceCall,
     Preferred,
 )
+from ...protocol.logs.lines import Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import DEVICE, Plugin
@@ -34,6 +35,7 @@ from ..io.device_nodes import NOT_FINISHED, NodePort, NodeWatch
 SOURCE: Final = "the configuration"
 #: Seconds after a change until the next look, since devices come with several nodes and links.
 SETTLE: Final = 0.05
+_NONE_ADVICE: Final = "see whether the devices are plugged in, and whether the pattern is right: it is looked at again"
 #: Seconds until the next look while udev has not finished with a device.
 SOON: Final = 0.25
 
@@ -41,7 +43,9 @@ SOON: Final = 0.25
 class StaticDevices:
     """The task that looks for static devices. It goes on after a crash of itself."""
 
-    def __init__(self, nodes: NodePort, devices: Address[InstanceMessage], rescan: float, uid: int) -> None:
+    def __init__(
+        self, nodes: NodePort, devices: Address[InstanceMessage], rescan: float, uid: int, log: Logger
+    ) -> None:
         """Report to ``devices``, the devices actor; look every ``rescan`` seconds, and after each change.
 
         ``uid`` is the user of the daemon.
@@ -50,6 +54,7 @@ class StaticDevices:
         self._devices = devices
         self._rescan = rescan
         self._uid = uid
+        self._log = log
         self._offers: dict[str, _Offer] = {}
         self._generation = 0
         self._wake = trio.Event()
@@ -84,6 +89,8 @@ class StaticDevices:
             found = list(self._nodes.find(resource))
             is_finished &= all(node.problem != NOT_FINISHED for node in found)
             offer = self._offers.get(name) or self._added(name, resource, now)
+            if offer.is_new and not found:
+                self._log.event(Level.WARNING, "no device matches", name=name, match=offer.where, advice=_NONE_ADVICE)
             offer.take(listed(name, resource, found, numbers), now)
         return is_finished
 
@@ -114,6 +121,16 @@ class _Offer:
     _uid: int
     _look_again: Callable[[], None]
     _devices: ListedNodes | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no list was reported yet."""
+        return self._devices is None
+
+    @property
+    def where(self) -> str:
+        """Where its devices are looked for."""
+        return self.plugin.endpoint
 
     def take(self, devices: ListedNodes, now: float) -> None:
         """Report the devices if they have changed."""

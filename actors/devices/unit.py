@@ -54,13 +54,14 @@ class StaticUnit:
     """The task that looks for static devices."""
 
     def __init__(
-        self, nodes: Callable[[], NodePort], devices: Address[InstanceMessage], config: Config, uid: int
+        self, nodes: Callable[[], NodePort], devices: Address[InstanceMessage], config: Config, uid: int, log: Logger
     ) -> None:
         """Look for the devices of ``config`` at ``nodes``, as user ``uid``, and report to ``devices``."""
         self._nodes = nodes
         self._devices = devices
         self._rescan = config.rescan
         self._uid = uid
+        self._log = log
         self._resources = config.devices
         self._is_wanted = trio.Event()
         self._task: StaticDevices | None = None
@@ -83,5 +84,5 @@ class StaticUnit:
         if self._task is None:
             from .static import StaticDevices
 
-            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid)
+            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid, self._log)
         await self._task.run(lambda: self._resources)

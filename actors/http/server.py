@@ -158,15 +158,16 @@ async def serve(
     place: Callable[[HttpRequest], Place] = query,
     full: Callable[[Place, str], HttpResponse] = busy,
     reserve: DescriptorReserve | None = None,
+    stranger: str = "only the user of the daemon and root may ask",
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
     So do ``guests`` for what they may not ask; who is of several kinds may ask what any of them may. Where ``allowed``
     is None, it is not asked who connects: on a TCP port the kernel does not tell. ``place`` says which places limit a
     request, and ``full`` returns the answer to one for which there is none, and why. While the process has no
-    descriptors left, the connections take theirs from ``reserve`` (fault 46).
+    descriptors left, the connections take theirs from ``reserve`` (fault 46). ``stranger`` is the text of the 403.
     """
-    admission = _Admission(handler, limits, allowed, guests, place, full, reserve or DescriptorReserve(0))
+    admission = _Admission(handler, limits, allowed, guests, place, full, reserve or DescriptorReserve(0), stranger)
     with contextlib.closing(admission.watch):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(admission.watch.run)
@@ -195,6 +196,7 @@ class _Admission:
     _place: Callable[[HttpRequest], Place]
     _full: Callable[[Place, str], HttpResponse]
     _reserve: DescriptorReserve
+    _stranger: str
     watch: ClientWatch = attrs.field(init=False, factory=ClientWatch)
     _places: AllPlaces = attrs.field(init=False)
 
@@ -257,7 +259,7 @@ class _Admission:
     def _refusal(self, connection: Connection, kinds: Sequence[Guests], request: HttpRequest) -> HttpResponse | None:
         """Give a connection the place that its request needs, or return the answer that there is none."""
         if connection.standing is Standing.STRANGER:
-            return problem(403, "only the user of the daemon and root may ask")
+            return problem(403, self._stranger)
         if connection.standing is Standing.GUEST and not any(kind.may(request) for kind in kinds):
             return problem(403, kinds[0].refusal)
         place = self._place(request)

@@ -169,6 +169,8 @@ class LeaseActor:
             match effect:
                 case e.AnswerAsker():
                     todo.extend(self._answer(effect))
+                case e.TellPlace():
+                    offer(effect.progress, effect.place)
                 case e.CallPlugin():
                     self._memory.calling(effect)
                     effect.calls.send_nowait(effect.call)

@@ -140,7 +140,7 @@ class Node:
         # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
-        self.static = StaticUnit(ports.nodes, self.devices.inbox, config, self.rules.users.own)
+        self.static = StaticUnit(ports.nodes, self.devices.inbox, config, self.rules.users.own, self._log)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
         # Here, so that its errors are not raised from the block.
         self._handlers_at_start = handlers_at_start(

@@ -97,6 +97,12 @@ class FileDevices(FakeDevices):
         self._unplugged.update(ids)
         self.show(*self.devices)
 
+    def plug(self, files: Collection[DeviceFile]) -> None:
+        """List new devices, too; one that it had is listed again with this file and its health, without waiting."""
+        self._files.update({file.id: file for file in files})
+        self._unplugged.difference_update(file.id for file in files)
+        self.show(*self.devices)
+
     def _check(self, ids: Iterable[str]) -> None:
         for name in ids:
             if name not in self._files:

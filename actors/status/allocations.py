@@ -15,20 +15,20 @@ import json
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, assert_never
 
 import attrs
 import trio
 
-from ...protocol.leases.leases_json import failure_to_json, lease_to_json
+from ...protocol.leases.leases_json import failure_to_json, lease_to_json, place_to_json
 from ...protocol.leases.messages import AskerLeft, LeasesMessage, new_ticket
-from ...protocol.leases.replies import Failure, Problem
+from ...protocol.leases.replies import Failure, InLine, Problem
 from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json
 from ..http.places import Place
 from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem
-from .streams import JSON_LINES, heartbeat_headers
+from .streams import JSON_LINES, Unsent, heartbeat_headers
 
 #: The HTTP status of the answer to a request that failed.
 STATUSES: Final = {
@@ -45,6 +45,8 @@ _STOPPING: Final = "plugind is about to stop: ask again"
 
 #: Returns the message to the lease actor, with the ticket and the address of the answer.
 Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
+#: The same for a caller who is told its place in line.
+AskForPlace = Callable[[int, "_Told"], LeasesMessage]
 #: The same for a connection that will own the lease, with the address that gets the ended lease.
 AskToOwn = Callable[[int, Address[Lease | Failure], Address[Lease]], LeasesMessage]
 
@@ -83,7 +85,8 @@ class LeaseConnections:
     leases: Address[LeasesMessage]
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
-    _replies: set[trio.MemorySendChannel[Lease | Failure]] = attrs.field(factory=set)
+    unsent: Unsent
+    _replies: set[trio.MemorySendChannel[Lease | Failure] | _Told] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
@@ -98,6 +101,54 @@ class LeaseConnections:
     def wait(self, ask: Ask) -> HttpResponse:
         """Answer with the lease when it is held."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
+
+    def wait_in_line(self, ask: AskForPlace) -> HttpResponse:
+        """Answer with the lease when it is held; if it has to wait, with its places in line before that."""
+        ticket = new_ticket()
+        return LateResponse(
+            make=partial(self._make_in_line, ticket, ask),
+            undelivered=lambda left: self.leases.send_nowait(AskerLeft(ticket, cut=not left)),
+        )
+
+    async def _make_in_line(self, ticket: int, ask: AskForPlace) -> HttpResponse:
+        if self._ending.is_set():
+            return problem(503, _STOPPING)
+        told = _Told()
+        self._replies.add(told)
+        self.leases.send_nowait(ask(ticket, told))
+        try:
+            first = await told.receive()
+        except trio.EndOfChannel:
+            self.leases.send_nowait(AskerLeft(ticket))
+            return problem(503, _STOPPING)
+        finally:
+            self._replies.discard(told)
+        match first:
+            case InLine():
+                write = self.unsent.counted(partial(self._write_places, first, told))
+                return HttpResponse(202, JSON_LINES, write=write, endless=True)
+            case Failure():
+                return failed(first, self.boottime())
+            case Lease():
+                return json_response(201, lease_to_json(first, self.boottime()))
+            case _:
+                assert_never(first)
+
+    async def _write_places(self, said: InLine | Lease | Failure, told: _Told, send: Send) -> None:
+        self._replies.add(told)
+        try:
+            while isinstance(said, InLine):
+                await send(json.dumps(place_to_json(said, self.boottime())).encode() + b"\n")
+                said = await told.receive()
+        except trio.EndOfChannel:
+            await send(json.dumps({"error": _STOPPING}).encode() + b"\n")
+            raise trio.BrokenResourceError(_STOPPING) from None
+        finally:
+            self._replies.discard(told)
+        if isinstance(said, Lease):
+            await send(self._line(said))
+        else:
+            await send(json.dumps(failure_to_json(said, self.boottime())).encode() + b"\n")
 
     def give_to_connection(self, ask: AskToOwn, token: str, pause: float | None) -> HttpResponse:
         """Answer with the lease, then with heartbeats every ``pause`` seconds, and with the ended lease."""
@@ -148,6 +199,37 @@ class LeaseConnections:
 
     def _line(self, lease: Lease, **more: Json) -> bytes:
         return json.dumps({**lease_to_json(lease, self.boottime()), **more}).encode() + b"\n"
+
+
+@attrs.define(eq=False)
+class _Told:
+    """What a caller in line is told: a place takes the place of the one before, and the answer that of both."""
+
+    _newest: Lease | Failure | InLine | None = None
+    _is_closed: bool = False
+    _changed: trio.Event = attrs.field(factory=trio.Event)
+
+    def send_nowait(self, newest: Lease | Failure | InLine, /) -> None:
+        self._newest = newest
+        self._changed.set()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._changed.set()
+
+    async def receive(self) -> Lease | Failure | InLine:
+        """Wait for what is newer than the last.
+
+        Raises:
+          trio.EndOfChannel: if nothing more comes, since plugind stops.
+        """
+        await self._changed.wait()
+        newest, self._newest = self._newest, None
+        if newest is None:
+            raise trio.EndOfChannel
+        if not self._is_closed:
+            self._changed = trio.Event()
+        return newest
 
 
 @attrs.define(eq=False)

@@ -31,7 +31,7 @@ from ...protocol.leases.asked_json import (
 )
 from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
-from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
+from ...protocol.leases.replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
@@ -97,7 +97,7 @@ class LeasesApi:
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
-            allocations = LeaseConnections(self.leases, self.boottime)
+            allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
             self._routes = _Routes(
                 self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
             )
@@ -273,7 +273,7 @@ class _Routes:
     # --- to get and to keep -------------------------------------------------------------------------------------------
 
     async def _ask(self, request: HttpRequest, _: str) -> HttpResponse:
-        pause = pause_of(request)
+        pause = pause_of(request, "progress")
         if isinstance(pause, HttpResponse):
             return pause
         asked, peer = asked_from_json(request.body), _peer_of(request)
@@ -282,12 +282,19 @@ class _Routes:
         if isinstance(owner, Failure):
             return failed(owner, self._boottime())
 
-        def ask(ticket: int, reply: Reply, ended: Address[Lease] | None = None) -> LeasesMessage:
+        def ask(
+            ticket: int,
+            reply: Reply,
+            ended: Address[Lease] | None = None,
+            progress: Address[InLine] | None = None,
+        ) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
-            return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, ended)
+            return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, progress, ended)
 
         if isinstance(owner, ConnectionOwner):
             return self._allocations.give_to_connection(ask, token, pause)
+        if "progress" in request.query:
+            return self._allocations.wait_in_line(lambda ticket, told: ask(ticket, told, progress=told))
         return self._allocations.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:

@@ -26,6 +26,8 @@ from ..trust.directories import access_of, who_may_replace
 _MODE = 0o600
 #: Seconds until a missing socket is noticed without an event, and between attempts to make it again.
 _PERIOD = 10.0
+#: The directory of the usual socket. A daemon makes it for root alone if no other users may connect.
+_OWN_DIRECTORY = "/run/plugind"
 _ELSEWHERE = "give another path with --status"
 
 #: What happened to a socket that is made again.
@@ -127,6 +129,7 @@ def listen(path: str, log: Logger = SILENT, users: Visitors | None = None) -> un
         _judge_above(directory)
         _make_directory(directory, log, 0o700 if users.socket_mode == _MODE else 0o711)
         _judge_directory(directory, log)
+        _widen(directory, log, users)
         _judge_reach(directory, users)
         foreign = _is_foreign(whole, users.socket_mode)
         listener = unix_socket.listen(whole, mode=_MODE, remove_stale=not foreign, any_length=True)
@@ -154,6 +157,15 @@ def _share(path: str, users: Visitors) -> None:
             f" {error.strerror}; only root and members of the group can, so run plugind as one, or name another"
             " --lease-group or --status-group"
         ) from error
+
+
+def _widen(directory: str, log: Logger, users: Visitors) -> None:
+    """Let others through the directory that a daemon without such users has made for itself."""
+    found = os.stat(directory)
+    is_own = directory == _OWN_DIRECTORY and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
+    if is_own and users.socket_mode != _MODE:
+        os.chmod(directory, 0o711)
+        log.event(Level.INFO, "directory of the status socket lets other users through now", directory=directory)
 
 
 def _judge_reach(directory: str, users: Visitors) -> None:

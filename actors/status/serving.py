@@ -26,7 +26,14 @@ from .metrics_port import MetricsPort
 from .port_api import PortApi
 from .streams import Unsent
 
-READERS_ONLY = "only the user of the daemon and root may ask that: the members of its group for readers change nothing"
+READERS_ONLY = (
+    "only the user of the daemon and root may ask that: the members of its group for readers change nothing, unless"
+    " --lease-uids or --lease-group of 'plugind run' let them lease devices"
+)
+STRANGERS = (
+    "only the user of the daemon and root may ask: 'plugind run' lets others lease devices with --lease-uids or"
+    " --lease-group, and look with --status-group"
+)
 LEASE_USERS_ONLY = (
     "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
 )
@@ -63,7 +70,15 @@ def served(
         http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY),
         http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY),
     )
-    serve = partial(http.serve, allowed=allowed, guests=guests, place=place, full=no_place, reserve=reserve)
+    serve = partial(
+        http.serve,
+        allowed=allowed,
+        guests=guests,
+        place=place,
+        full=no_place,
+        reserve=reserve,
+        stranger=STRANGERS,
+    )
 
     async def serve_port(port: MetricsPort) -> None:
         routes = PortApi(port.hosts, api.metrics, api.counts, port.page)

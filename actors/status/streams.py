@@ -26,11 +26,15 @@ LEAST_HEARTBEAT = 0.02
 MOST_HEARTBEAT = 3600.0
 
 
-def pause_of(request: HttpRequest) -> float | HttpResponse | None:
-    """Return the seconds between heartbeats that a watch asks for, None for no heartbeats, or an error."""
-    unknown = request.query.keys() - {"heartbeat"}
+def pause_of(request: HttpRequest, *also: str) -> float | HttpResponse | None:
+    """Return the seconds between heartbeats that a watch asks for, None for no heartbeats, or an error.
+
+    ``also`` are the other parameters that it may have.
+    """
+    unknown = request.query.keys() - {"heartbeat", *also}
     if unknown:
-        return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes heartbeat")
+        known = " and ".join(("heartbeat", *also))
+        return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes {known}")
     asked = request.query.get("heartbeat")
     if asked is None:
         return None

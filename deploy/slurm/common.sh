@@ -21,7 +21,8 @@ ask() {
   while :; do
     within plugind "$@"
     answered=$?
-    [ "$answered" -eq 3 ] || return "$answered"
+    # Before version 0.2 it was 3.
+    case $answered in 3 | 69) ;; *) return "$answered" ;; esac
     sleep 1
   done
 }

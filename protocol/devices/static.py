@@ -7,7 +7,8 @@ and another one is plugged in, so a device that was leased is compared with the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 import attrs
@@ -88,6 +89,21 @@ def listed(name: str, resource: StaticResource, found: Iterable[FoundNode], numb
             if problem is None:
                 nodes[each] = node
     return ListedNodes(DeviceList(devices), nodes)
+
+
+def overlaps(
+    resources: Mapping[str, StaticResource], find: Callable[[StaticResource], Iterable[FoundNode]]
+) -> Iterator[str]:
+    """Yield a text for each two resources that name the same devices: by one pattern, or by a node that is there."""
+    owners, said = dict[str, tuple[str, str]](), set[tuple[str, str]]()
+    for name, resource in resources.items():
+        patterns = [(pattern, pattern) for pattern in resource.paths]
+        nodes = ((node.number, node.path) for node in find(resource) if node.number)
+        for what, path in chain(patterns, nodes):
+            other, at = owners.setdefault(what, (name, path))
+            if other != name and (other, name) not in said:
+                said.add((other, name))
+                yield f"{path} of {name} is also {at} of {other}, which gets the device"
 
 
 def id_of(resource: StaticResource, node: FoundNode) -> str:

@@ -93,6 +93,9 @@ def not_made(directory: str, error: OSError) -> str:
     another = f"name another directory with {_OPTION}=DIR"
     if error.errno == errno.ENOENT:
         return f"cannot make {directory}, since {os.path.dirname(directory)} is missing: make that, or {another}"
+    if error.errno == errno.EROFS:
+        service = "let the service write there, as 'plugind install-unit --device-plugins' does for the usual one"
+        return f"cannot make {directory}: {error.strerror}; {service}, or {another}"
     return f"cannot make {directory}: {error.strerror}; {another}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import assert_never
 
 import attrs
@@ -26,7 +27,7 @@ from .messages import Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
-from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
+from .values import Answer, ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
 
 #: Seconds for which a lease stays after the end of its container, which may be started again.
 GRACE = 10.0
@@ -95,6 +96,8 @@ class Book:
         self._line = LeaseLine()
         #: What is reserved for those that are in line before the one that is given devices now.
         self._reserved = Reserved()
+        #: The leases of which somebody is told the place in line.
+        self._observed: set[str] = set()
         #: What is in line and does not wait.
         self._impatient: set[str] = set()
         self._ends = Ends()
@@ -226,6 +229,7 @@ class Book:
     def _finish(self) -> list[e.Effect]:
         """Give devices to those whose turn has come, and return what is to be done."""
         self._serve()
+        self._tell_places()
         for entry in self._touched.values():
             if entry.shown or entry.phase is not LeasePhase.GONE:
                 entry.shown = True
@@ -246,6 +250,17 @@ class Book:
             self._stop_waiting(first, Problem.UNAVAILABLE)
             self._serve()  # Those behind it may have what was reserved for it.
 
+    def _tell_places(self) -> None:
+        """Tell those in line who ask for it of their places, if these have changed."""
+        for lease, place, before in self._line.places(self._stock) if self._observed else ():
+            entry = self._entries[lease]
+            told = place, before, self._stock.could(entry.lease.request)
+            for asker in entry.askers.values():
+                if asker.progress is not None and asker.told != told:
+                    asker.told = told
+                    in_line = m.InLine(place, self._shortage(entry, Problem.UNAVAILABLE))
+                    self._effects.append(e.TellPlace(asker.progress, in_line))
+
     def _touch(self, entry: LeaseEntry) -> None:
         """Show the lease to subscribers at the end of the turn."""
         self._touched[entry.lease.id] = entry
@@ -264,6 +279,7 @@ class Book:
         for asker in entry.askers.values():
             self._answer(asker.reply, answer)
         entry.askers.clear()
+        self._observed.discard(entry.lease.id)
 
     def _refuse(self, reply: Address[Lease | Failure], request: Request, uid: int, failure: Failure) -> None:
         """Answer a caller who gets no lease, and note that."""
@@ -316,9 +332,9 @@ class Book:
                 case Action.WITHDRAW:
                     self._effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
                 case Action.WITHHOLD:
+                    self._withhold(entry)
                     self._write(e.SaveLease(entry.lease))
                     self._forget_owner(entry)
-                    self._ends.set(entry.lease.id, self._now + WITHHELD)
                 case Action.END:
                     self._end(entry)
                 case _:
@@ -338,7 +354,7 @@ class Book:
         entry = LeaseEntry(found, 0, phase, written=True, filed=filed)
         self._add(entry)
         if phase is LeasePhase.UNCERTAIN:
-            self._ends.set(lease.id, self._now + WITHHELD)
+            self._withhold(entry)
             if lease.state is not LeaseState.UNCERTAIN:
                 self._write(e.SaveLease(found))
             return
@@ -348,6 +364,11 @@ class Book:
             self._ends.set(lease.id, self._now + BIND)
         else:
             self._wait_for_owner(entry)
+
+    def _withhold(self, entry: LeaseEntry) -> None:
+        """Withhold the devices of an uncertain lease for some time."""
+        entry.lease = attrs.evolve(entry.lease, withheld_until=self._sources.wall() + WITHHELD)
+        self._ends.set(entry.lease.id, self._now + WITHHELD)
 
     def _restore(self, entry: LeaseEntry, notified: m.Notified) -> None:
         entry.named = notified.named
@@ -402,9 +423,15 @@ class Book:
             name = f"{self._sources.bits() % (1 << 48):012x}"
         lease = Lease(name, asked.uid, asked.request, asked.owner, LeaseState.QUEUED, self._sources.wall())
         entry = LeaseEntry(lease, 0, named=asked.id is not None)
-        entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
+        self._admit(entry, asked)
         self._add(entry)
         return entry
+
+    def _admit(self, entry: LeaseEntry, asked: m.LeaseAsked) -> None:
+        """Let a caller wait for the answer."""
+        entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline, asked.progress)
+        if asked.progress is not None:
+            self._observed.add(entry.lease.id)
 
     def _ask_again(self, entry: LeaseEntry, asked: m.LeaseAsked) -> Failure | None:
         lease = entry.lease
@@ -429,7 +456,7 @@ class Book:
                     return Failure(Problem.UNAVAILABLE, text)
             case _:
                 pass
-        entry.askers[asked.ticket] = Asker(asked.reply, asked.deadline)
+        self._admit(entry, asked)
         if entry.phase is LeasePhase.QUEUED:
             self._ends.set(lease.id, entry.next_end())
         return None
@@ -481,7 +508,9 @@ class Book:
         request = entry.lease.request
         before = self._line.reserved_before(entry.arrival, self._stock)
         text = shortage(self._stock, before, request, entry.lease.uid)
-        holders = itertools.islice(self._stock.holders(request.resources), MAX_HOLDERS)
+        places = self._line.places(self._stock)
+        earlier = next((names for lease, _, names in places if lease == entry.lease.id), ())
+        holders = itertools.islice(chain(earlier, self._stock.holders(request.resources)), MAX_HOLDERS)
         return Failure(problem, text, tuple(self._entries[lease].lease for lease in holders))
 
     # --- choosing ---
@@ -605,8 +634,21 @@ class Book:
             if names:
                 warnings = (*entry.lease.warnings, left_out(name, names, whose))
                 entry.lease = attrs.evolve(entry.lease, warnings=warnings)
+        if not answer.identities and (overlap := self._overlap(answer)) is not None:
+            warnings = (*entry.lease.warnings, f"{name}: {overlap}")
+            entry.lease = attrs.evolve(entry.lease, warnings=warnings)
         entry.answers[name] = answer
         self._prepare(entry)
+
+    def _overlap(self, answer: Answer) -> str | None:
+        """Return which node of a plugin's ``answer`` a lease of static devices has; None if none does."""
+        paths = {node.host_path for node in answer.nodes}
+        for lease in self._stock.static_holders():
+            given = self._entries[lease].lease.answer
+            for node in () if given is None else given.nodes:
+                if node.host_path in paths:
+                    return f"the plugin gives {node.host_path}, which is also of the lease {lease} of static devices"
+        return None
 
     def _join(self, entry: LeaseEntry) -> None:
         try:
@@ -852,6 +894,7 @@ class Book:
         self._forget_plugin(entry)
         self._line.remove(lease.id)
         self._impatient.discard(lease.id)
+        self._observed.discard(lease.id)
         self._ends.forget(lease.id)
         self._usage.add(lease, -1)
         self._stoppable.pop(lease.id, None)

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Set
 from functools import partial
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 import attrs
 
+from ..plugins.devices import Device
 from .free import FreeDevices, Nodes, natural
 from .stock import Place, Stock
 from .values import Request, Wanted
 
+#: How many are named that are before a request in line.
+MOST_NAMED = 8
 #: On a node with more NUMA nodes than this, not all sets of them are tried.
 MANY_NODES = 8
 
@@ -107,6 +110,21 @@ class LeaseLine:
             elif stock.could(request):
                 reserved.add(request)
 
+    def places(self, stock: Stock) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """Yield each request, its place among those that want the same resources, and who is before it there.
+
+        The earliest of those before it are named, up to :data:`MOST_NAMED`. A request for more devices than are healthy
+        keeps nobody waiting, and is before nobody.
+        """
+        before = defaultdict[str, list[str]](list)
+        for lease, (_, request) in self._waiting.items():
+            lists = [before[name] for name in request.resources]
+            earlier = lists[0] if len(lists) == 1 else [*dict.fromkeys(chain.from_iterable(lists))]
+            yield lease, len(earlier) + 1, tuple(earlier[:MOST_NAMED])
+            if stock.could(request):
+                for waiting in lists:
+                    waiting.append(lease)
+
     def reserved_before(self, arrival: int, stock: Stock) -> Reserved:
         """Return what is reserved for those that are in line and came before the one with this number."""
         reserved = Reserved()
@@ -131,7 +149,8 @@ def choose(
     """Return ``size`` ids of ``free``, which has as many and those of ``include`` beside those ``without``.
 
     What the plugin has ``preferred`` is used as far as it is available. The others are devices of one NUMA node if
-    there are enough, of as few nodes as possible otherwise, and devices of no node only when those are used up.
+    there are enough, of as few nodes as possible otherwise, and devices of no node only when those are used up. Two
+    shares of one static device are taken when no other device is left.
     """
     chosen = {device_id: free[device_id] for device_id in include}
     for device_id in preferred:
@@ -142,8 +161,21 @@ def choose(
         beside = frozenset(node for device in chosen.values() for node in device.numa)
         nodes = _nodes(free.number_near(used), missing, beside)
         others = free.in_order(partial(_distance, nodes), used)
-        chosen |= {device.id: device for device in islice(others, missing)}
+        chosen |= {device.id: device for device in islice(_shares_last(others, [*chosen.values()]), missing)}
     return tuple(sorted(chosen, key=natural))
+
+
+def _shares_last(devices: Iterable[Device], chosen: Iterable[Device]) -> Iterator[Device]:
+    """Yield the devices, at the end those that are further shares of static devices, ``chosen`` or yielded before."""
+    used, shares = {device.identity for device in chosen if device.identity}, list[Device]()
+    for device in devices:
+        if device.identity in used:
+            shares.append(device)
+            continue
+        if device.identity:
+            used.add(device.identity)
+        yield device
+    yield from shares
 
 
 def _distance(nodes: Nodes, near: Nodes) -> tuple[bool, bool, int]:

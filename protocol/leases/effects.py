@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import value
-from .messages import DeviceCall, Failure, PluginCall, Released
+from .messages import DeviceCall, Failure, InLine, PluginCall, Released
 from .values import Lease, Owner, ProcessIdentity
 
 AnswerT = TypeVar("AnswerT")
@@ -28,6 +28,14 @@ class AnswerAsker(Generic[AnswerT]):
 LeaseReply = AnswerAsker[Lease | Failure]
 ReleaseReply = AnswerAsker[Released | Failure]
 RecoverReply = AnswerAsker[Failure | None]
+
+
+@value
+class TellPlace:
+    """Tell a caller where in line it is."""
+
+    progress: Address[InLine]
+    place: InLine
 
 
 @value
@@ -175,6 +183,7 @@ Effect = (
     LeaseReply
     | ReleaseReply
     | RecoverReply
+    | TellPlace
     | CallPlugin
     | Withdraw
     | Write

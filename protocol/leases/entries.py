@@ -10,7 +10,7 @@ import attrs
 from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import record, value
-from .messages import DeviceCall, Failure
+from .messages import DeviceCall, Failure, InLine
 from .states import LeasePhase
 from .values import Answer, Lease, Owner
 
@@ -18,13 +18,17 @@ from .values import Answer, Lease, Owner
 _STALE = 64
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Asker:
     """Somebody who waits for the answer."""
 
     reply: Address[Lease | Failure]
     #: Until when it waits for devices; None if it does not wait.
     deadline: float | None = None
+    #: Gets the place in line.
+    progress: Address[InLine] | None = None
+    #: The place of which it was told last, who is before it, and whether the healthy devices were enough.
+    told: tuple[int, tuple[str, ...], bool] | None = None
 
     def waits(self, now: float) -> bool:
         """Whether it still waits for devices at ``now``."""

@@ -19,8 +19,6 @@ LEASE: Final = "PLUGIND_LEASE"
 DEVICES: Final = "PLUGIND_DEVICES"
 NODES: Final = "PLUGIND_NODES"
 
-NEEDS_CONTAINER: Final = "the answer needs a container: use -o cdi"
-
 _SHELL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: What systemd lets into no variable, and a line end, which no line has.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -47,12 +45,22 @@ def environment(lease: Lease) -> dict[str, str]:
       FormError: if it could not use them: something has another path inside of a container.
     """
     if _answer(lease).needs_container:
-        raise FormError(NEEDS_CONTAINER)
+        raise FormError(_needs_container(lease))
     given = variables(lease)
     for name, text in given.items():
         if "\0" in text:  # In the id of a device; what a plugin answered has none.
             raise FormError(f"{name} has a NUL, so no program can get it: use -o json")
     return given
+
+
+def _needs_container(lease: Lease) -> str:
+    """Return why only a container can use a lease: the first path that is another one inside."""
+    answer = _answer(lease)
+    edits: tuple[Mount | Node, ...] = (*answer.nodes, *answer.mounts)
+    moved = next((edit for edit in edits if edit.host_path != edit.container_path), None)
+    devices = "; ".join(f"{', '.join(ids)} of {resource}" for resource, ids in lease.devices.items())
+    what = "" if moved is None else f", in which {moved.host_path} is {moved.container_path}"
+    return escaped(f"the answer for {devices} needs a container{what}: use 'podman run' with -o podman, or -o cdi")
 
 
 def variables(lease: Lease, *, inside: bool = False) -> dict[str, str]:

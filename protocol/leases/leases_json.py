@@ -26,7 +26,7 @@ from .json_values import (
     texts,
     words_of,
 )
-from .replies import Failure, LeasesSnapshot, Problem, Released
+from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -65,6 +65,7 @@ def lease_to_json(lease: Lease, boottime: int | None = None) -> dict[str, Json]:
         "answer": None if lease.answer is None else answer_to_json(lease.answer),
         "cdi_name": lease.cdi_name,
         "warnings": encodables(lease.warnings),
+        "withheld_until_unix": lease.withheld_until,
     }
 
 
@@ -111,7 +112,12 @@ def _lease_of(content: Any) -> Lease:
         cdi_name=exactly_or_none(str, content["cdi_name"]),
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
+        withheld_until=_number_or_none(content.get("withheld_until_unix")),
     )
+
+
+def _number_or_none(content: object) -> float | None:
+    return None if content is None else number(content)
 
 
 def _owner_of(content: Any) -> Owner:
@@ -154,6 +160,27 @@ def failure_from_json(content: Any) -> Failure:
         )
     except WRONG_FORM as error:
         raise LeaseJsonError(f"it is no failure that this version of plugind knows: {words_of(error)}") from error
+
+
+def place_to_json(in_line: InLine, boottime: int | None = None) -> dict[str, Json]:
+    """Return the JSON form of a place in line."""
+    shortage = failure_to_json(in_line.shortage, boottime)
+    return {"place": in_line.place, "why": shortage["error"], "holders": shortage["holders"]}
+
+
+def place_from_json(content: Any) -> InLine | None:
+    """Return the place in line that :func:`place_to_json` was given; None if it is something else.
+
+    Raises:
+      LeaseJsonError: if it is not of that form.
+    """
+    if not isinstance(content, dict) or "place" not in content:
+        return None
+    try:
+        text, holders = exactly(str, content["why"]), every(_lease_of, content["holders"])
+        return InLine(exactly(int, content["place"]), Failure(Problem.UNAVAILABLE, text, holders))
+    except WRONG_FORM as error:
+        raise LeaseJsonError(f"it is no place in line that this version of plugind knows: {words_of(error)}") from error
 
 
 def released_to_json(released: Released) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import record, value
 from .config import LeaseLimits
-from .replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
+from .replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 
 _NUMBERS = itertools.count(1)
@@ -27,7 +27,7 @@ def new_ticket() -> int:
 
 
 #: Those of the other module, which imports less.
-__all__ = ["Failure", "LeaseChanged", "LeasesSnapshot", "Problem", "Released"]
+__all__ = ["Failure", "InLine", "LeaseChanged", "LeasesSnapshot", "Problem", "Released"]
 
 # --- to the task that calls one device plugin -------------------------------------------------------------------------
 
@@ -182,6 +182,8 @@ class LeaseAsked:
     id: str | None = None
     #: Until when it waits for devices, by ``trio.current_time()``; None if it does not wait.
     deadline: float | None = None
+    #: Gets the place in line, and the next one when that changes; None if the caller does not ask for it.
+    progress: Address[InLine] | None = attrs.field(default=None, eq=False)
     #: Gets the lease as it was last, when it has ended: for a connection that owns it.
     ended: Address[Lease] | None = attrs.field(default=None, eq=False)
 

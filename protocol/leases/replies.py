@@ -44,6 +44,16 @@ class Failure:
 
 
 @value
+class InLine:
+    """A request waits in line."""
+
+    #: 1 if nobody before it waits for devices of the same resources.
+    place: int
+    #: Why it cannot have its devices now; the holders are first those that wait before it, then those that have some.
+    shortage: Failure
+
+
+@value
 class Released:
     """These have ended, and those were not there."""
 

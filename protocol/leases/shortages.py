@@ -8,13 +8,19 @@ from typing import Final
 
 import attrs
 
+from ..plugins.devices import UNHEALTHY
+from ..text import cut
 from .choosing import Reserved, available, fits
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted, identity_key
 
 #: How many pools are named that have devices.
 _MOST_POOLS: Final = 3
-#: How many devices are named that are missing.
+#: How many names of resources are compared with a misspelt one.
+_MOST_COMPARED: Final = 256
+#: Characters of the health that a plugin says of a device.
+_MAX_REASON: Final = 200
+#: How many devices are named that are missing or unhealthy.
 _MOST_MISSING: Final = 8
 
 
@@ -34,11 +40,12 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
     name = wanted.resource
     resource = stock.find(name)
     if resource is None:
-        return f"cannot allocate unregistered device {name}"
+        return f"cannot allocate unregistered device {name}{_near(stock, name)}"
     if not resource.offered and not len(resource.offer.devices):
         return f"unknown Device Plugin {name}" + _because(resource)
     if not resource.has_healthy:
-        return f"no healthy devices present; cannot allocate unhealthy devices {name}" + _because(resource)
+        text = f"no healthy devices present; cannot allocate unhealthy devices {name}"
+        return text + (_because(resource) or _unhealthy(stock, request, resource))
     number = available(stock, reserved, request, wanted)
     if request.ids:
         number = min(
@@ -52,6 +59,8 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
     ]
     if wrong:
         text += f" ({', '.join(wrong)})"
+    else:
+        text += _unhealthy(stock, request, resource)
     text += _kept_back(stock, reserved, request, wanted)
     return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
 
@@ -66,6 +75,39 @@ def _kept_back(stock: Stock, reserved: Reserved, request: Request, wanted: Wante
         f"; leased and no longer listed: {missing}; as many others are kept back, since they may be the same devices"
         " with other ids: ask with --ignore-missing if they are not"
     )
+
+
+def _near(stock: Stock, name: str) -> str:
+    """Return the known resource whose name is most like this one, in both of its parts."""
+    from difflib import get_close_matches
+
+    known = {tuple(each.split("/", 1)): each for each in islice(stock.names(), _MOST_COMPARED)}
+    alike = [
+        {*get_close_matches(part, {each[at] for each in known if at < len(each)}, _MOST_COMPARED)}
+        for at, part in enumerate(name.split("/", 1))
+    ]
+    both = [each for parts, each in known.items() if all(map(set.__contains__, alike, parts))]
+    close = get_close_matches(name, both, 1)
+    return (
+        f": did you mean {close[0]}?" if close else ", which nobody has offered; 'plugind devices' lists what there is"
+    )
+
+
+def _unhealthy(stock: Stock, request: Request, resource: StockedResource) -> str:
+    """Return which devices of the pool cannot be leased although nobody has them, and why if that is known."""
+    name = resource.offer.resource
+    found = [
+        _with_reason(device.id, "leased under another name" if device.healthy else device.health)
+        for device in resource.offer.devices.devices.values()
+        if device.id not in resource.taken
+        and stock.pools.pool_of(name, device.id) == request.pool
+        and (not device.healthy or stock.is_leased_elsewhere(name, device))
+    ]
+    return f"; unhealthy: {_first_few(found)}" if found else ""
+
+
+def _with_reason(device_id: str, why: str) -> str:
+    return device_id if why == UNHEALTHY else f"{device_id} ({cut(why, _MAX_REASON)})"
 
 
 def _first_few(devices: Collection[str]) -> str:

@@ -169,6 +169,10 @@ class _StaticHolds:
             del self._names[identity]
         return identity
 
+    def held(self) -> Iterator[tuple[str, str]]:
+        """Yield the resource and the id of each device that is leased."""
+        return iter(self._identities)
+
     def is_elsewhere(self, resource: str, device: Device) -> bool:
         """Whether the device is leased under another name."""
         names = self._names.get(device.identity)
@@ -260,6 +264,18 @@ class Stock:
             if len(healthy) < wanted.count or not all(device_id in healthy for device_id in named):
                 return False
         return True
+
+    def names(self) -> Iterator[str]:
+        """Yield the resources that are known."""
+        return (name for name, resource in self._resources.items() if resource.registered)
+
+    def is_leased_elsewhere(self, name: str, device: Device) -> bool:
+        """Whether a static device is leased under another name, and therefore not free."""
+        return self._static.is_elsewhere(name, device)
+
+    def static_holders(self) -> Iterator[str]:
+        """Yield the leases that have static devices; one may come more than once."""
+        return (self._resources[name].taken[device_id] for name, device_id in self._static.held())
 
     def holders(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the leases that have devices of these resources, each once."""

@@ -228,6 +228,8 @@ class Lease:
     reason: str | None = None
     #: What its caller is told beside the answer.
     warnings: tuple[str, ...] = ()
+    #: Until when an uncertain one withholds its devices, if its plugin does not end before; not stored.
+    withheld_until: float | None = None
 
     def moved(self, state: LeaseState, reason: str | None = None) -> Lease:
         """Return it in another state, as ``attrs.evolve`` does in four times the time; each lease moves four times."""

@@ -67,6 +67,11 @@ class DevicePluginDirectory:
         if not directory.startswith("/") or "\0" in directory:
             raise ConfigError(f"the directory for device plugins {directory!r} is not an absolute path")
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is the directory in which device plugins call a kubelet."""
+        return self.directory == device_plugins_beside(())
+
 
 @attrs.frozen
 class Config:

@@ -102,7 +102,10 @@ async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None
 
 def test_a_status_path_of_another_user_or_that_is_no_socket_is_named_as_such(tmp_path: Path) -> None:
     said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
-    assert said == "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root"
+    assert said == (
+        "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root, or have"
+        " its operator let you lease devices with --lease-uids or --lease-group"
+    )
     (path := tmp_path / "f.txt").touch()
     said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
     assert run("ls", status=str(path)) == Done(69, "", f"plugind: {said}\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plugind.actors.status.api import REQUESTS
-from plugind.actors.status.serving import READERS_ONLY
+from plugind.actors.status.serving import READERS_ONLY, STRANGERS
 from plugind.tests.end_to_end.processes import Daemon, daemon, finish
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
@@ -91,3 +91,4 @@ async def test_those_who_read_and_those_who_lease_are_told_apart(place: Path) ->
             both: (200, 200, 404, 403),
             str(OTHERS): (403, 403, 403, 403),
         }
+        assert json.loads(asked(node, str(OTHERS), "GET", "/v1/leases")[1])["error"] == STRANGERS

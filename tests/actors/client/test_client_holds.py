@@ -132,7 +132,8 @@ async def test_a_connection_that_was_interrupted_comes_back_with_its_token(make:
 
 
 async def test_a_block_ends_while_its_connection_is_interrupted(make: Make, tmp_path: Path) -> None:
-    with lease_server(tmp_path, stream(OWNED), BUSY) as server, pytest.raises(DaemonError, match="about to stop"):
+    """The block has succeeded, so nothing is raised: the lease ends with its connection."""
+    with lease_server(tmp_path, stream(OWNED), BUSY) as server:
         async with holding(make(server.path)):
             await until_asked_again(server)
     assert lines(server)[-1] == "DELETE /v1/leases/a1b2"

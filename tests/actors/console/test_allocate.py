@@ -19,8 +19,14 @@ import pytest
 from plugind.actors.console.commands import main
 from plugind.actors.console.times import span
 from plugind.protocol.leases.forms import NO_LEASE
-from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
-from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
+from plugind.protocol.leases.leases_json import (
+    failure_to_json,
+    lease_to_json,
+    place_to_json,
+    released_to_json,
+    snapshot_to_json,
+)
+from plugind.protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from plugind.protocol.leases.values import (
     Answer,
     ContainerOwner,
@@ -35,6 +41,7 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
+from plugind.tests.actors.console import snapshots
 from plugind.tests.actors.console.lease_server import Asked, answer, lease_server
 
 GPU = "vendor.com/gpu"
@@ -53,6 +60,10 @@ INSIDE = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/opt/lib", "/usr/lib/g
 CONTAINED = attrs.evolve(LEASE, owner=ContainerOwner(), cdi_name="x77")
 #: The variables of plugind's own, for Docker.
 OURS = f"-e PLUGIND_LEASE=a1b2 -e PLUGIND_DEVICES={GPU}=GPU-0 -e PLUGIND_NODES=/dev/null"
+NEEDS_CONTAINER = (
+    "the answer for GPU-0 of vendor.com/gpu needs a container, in which /opt/lib is /usr/lib/gpu: use 'podman run' with"
+    " -o podman, or -o cdi"
+)
 TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: 2, Available: 1"
 
 
@@ -84,6 +95,7 @@ def plugind(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     """Runs a command in this process, against a daemon that answers so."""
 
     def run(answers: Sequence[bytes], *words: str) -> Done:
+        (tmp_path / "status.sock").unlink(missing_ok=True)
         with lease_server(tmp_path, *answers) as server:
             monkeypatch.setenv("PLUGIND_STATUS", str(server.path))
             code = main(words)
@@ -126,7 +138,7 @@ def test_the_command_takes_the_place_of_plugind_with_the_lease_in_its_environmen
         (failed(Problem.USAGE), ["true"], 125, "no"),
         (failed(Problem.TIMEOUT), ["true"], 125, "no"),
         (b"", ["true"], 125, "does not answer as it should"),
-        (held(INSIDE), ["true"], 125, "the answer needs a container: use -o cdi"),
+        (held(INSIDE), ["true"], 125, NEEDS_CONTAINER),
         (held(), ["no-such-command-here"], 127, "no-such-command-here: there is no such command"),
         (held(), ["./no/such"], 127, "./no/such: there is no such command"),
     ],
@@ -134,7 +146,8 @@ def test_the_command_takes_the_place_of_plugind_with_the_lease_in_its_environmen
 def test_why_the_command_was_not_run(plugind: Run, said: bytes, command: list[str], code: int, why: str) -> None:
     """No devices are taken for a command that is not there: it may wait for an hour before."""
     done = plugind([said], "allocate", f"{GPU}=1", "--", *command)
-    assert (done.code, done.out, len(done.asked)) == (code, "", 0 if code == 127 else 1)
+    allocations = [asked for asked in done.asked if asked.line.startswith("POST")]
+    assert (done.code, done.out, len(allocations)) == (code, "", 0 if code == 127 else 1)
     assert why in done.err
     assert len(done.err.splitlines()) == 1
 
@@ -235,6 +248,7 @@ def test_an_engine_without_a_lease_is_told_of_a_device_that_is_not_there(plugind
         [f"{GPU}=1", "--out", "podman", "--owner", "no pid"],
         [f"{GPU}=1", "-o", "json", "-o", "podman", "--ttl", "5s"],
         [f"{GPU}=1", "-o", "podman", "--", "true"],
+        [f"{GPU}=1", "-o", "podman", "--no-such-option", "--", "true"],
     ],
 )
 def test_an_engine_is_told_so_too_if_the_command_line_is_wrong(
@@ -243,7 +257,7 @@ def test_an_engine_is_told_so_too_if_the_command_line_is_wrong(
     with pytest.raises(SystemExit) as ended:
         main(["allocate", *words])
     said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (2, NO_LEASE["podman"])
+    assert (ended.value.code, said.out) == (125 if "--" in words else 2, NO_LEASE["podman"])
     assert said.err
 
 
@@ -275,7 +289,7 @@ def test_a_lease_that_cannot_be_printed_is_released_unless_it_was_named(
     said = [held(INSIDE), answer(200, released_to_json(Released(("a1b2",))))]
     done = plugind(said, "allocate", f"{GPU}=1", "--until-release", "-o", "env", *words)
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"plugind: the answer needs a container: use -o cdi; the lease a1b2 was {kept}\n"
+    assert done.err == f"plugind: {NEEDS_CONTAINER}; the lease a1b2 was {kept}\n"
     assert [request.line for request in done.asked[1:]] == (
         ["DELETE /v1/leases/a1b2 HTTP/1.1"] if kept == "released" else []
     )
@@ -327,12 +341,48 @@ def test_the_exit_code_without_a_command(plugind: Run, problem: Problem, code: i
 @pytest.mark.parametrize(
     "words", [["allocate", f"{GPU}=1", "--ttl", "60"], ["release", "a", "b"], ["renew", "a"], ["leases"]]
 )
-def test_without_a_daemon_the_exit_code_is_3(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--status", "/nowhere/status.sock"]) == 3
+def test_without_a_daemon_the_exit_code_is_69(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--status", "/nowhere/status.sock"]) == 69
     assert capsys.readouterr().err == (
         "plugind: no daemon answers at /nowhere/status.sock (No such file or directory);"
         " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS\n"
     )
+
+
+def stream(*lines: object) -> bytes:
+    """Return an answer that comes later: its last line."""
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    head = b"HTTP/1.1 202 Accepted\r\nPlugind-Status-Version: 2\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place, for what, and who is before it, and again when that changes."""
+    monkeypatch.setattr(time, "time", lambda: LEASE.created + 125.0)
+    queued = attrs.evolve(LEASE, id="q1", devices={}, answer=None, state=LeaseState.QUEUED)
+    odd = attrs.evolve(LEASE, id="my lease", owner=NoOwner(), uid=0)
+    uncertain = attrs.evolve(LEASE, id="u2", state=LeaseState.UNCERTAIN, withheld_until=LEASE.created + 180.0, uid=0)
+    line = [
+        place_to_json(InLine(number, Failure(Problem.UNAVAILABLE, TOO_FEW, holders)))
+        for number, holders in ((2, (attrs.evolve(queued, uid=0), odd)), (1, (odd, uncertain)))
+    ]
+    unknown = place_to_json(InLine(1, Failure(Problem.UNAVAILABLE, "cannot allocate unregistered device v.com/x")))
+    late = failure_to_json(Failure(Problem.TIMEOUT, TOO_FEW, (odd,)))
+    root = {"root": "/dp", "watching": "unavailable", "reason": "/dp is missing"}
+    health = answer(503, {"status": "degraded", "roots": [root], "actors": []})
+    words = ["allocate", f"{GPU}=2", "--ttl", "9", "--wait", "60"]
+    cases = {
+        "it gets the lease": [stream(*line, lease_to_json(LEASE))],
+        "it waits too long": [stream(*line[:1], late)],
+        "nobody has offered it": [stream(unknown, late), answer(200, []), health],
+        "plugind stops": [stream(*line[:1], {"error": "plugind is about to stop: ask again"})],
+        "an older daemon": [answer(400, {"error": "there is no parameter progress"}), held()],
+    }
+    done = {title: plugind(answers, *words) for title, answers in cases.items()}
+    assert [each.code for each in done.values()] == [0, 124, 124, 1, 0]
+    assert [asked.line.split()[1] for asked in done["an older daemon"].asked] == ["/v1/leases?progress", "/v1/leases"]
+    snapshots.check("allocate-wait", {title: each.err for title, each in done.items()})
 
 
 def test_those_who_hold_the_others_are_named(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +396,8 @@ def test_those_who_hold_the_others_are_named(plugind: Run, monkeypatch: pytest.M
     user = "root" if os.getuid() == 0 else subprocess.check_output(["id", "-un"], text=True).strip()
     assert holders == [
         f"  GPU-0: a1b2, pid 991 of {user}, for 2m05s, until the process ends",
-        f"  vendor.com/gpu=GPU-1, vendor.com/nic=n\\x1b0: c3, {user}, for 2m05s, until 'plugind release c3'",
+        f"  vendor.com/gpu=GPU-1, vendor.com/nic=n\\x1b0: c3, {user}, for 2m05s, until it is released: plugind release"
+        " c3",
         f"  GPU-0: d4, {user}, for 2m05s, for another 1m00s",
     ]
 
@@ -428,7 +479,7 @@ def test_when_a_lease_for_some_time_ends_cannot_be_read_as_a_time_of_day(
 def test_a_daemon_that_is_killed_ends_the_watch_with_an_error(plugind: Run, tmp_path: Path, form: list[str]) -> None:
     head = b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
     done = plugind([head + b"1\r\n\n\r\n"], "leases", "--watch", *form)
-    assert (done.code, done.out) == (3, "")
+    assert (done.code, done.out) == (69, "")
     assert done.err.startswith(f"plugind: the daemon at {tmp_path}/status.sock went away: ")
 
 

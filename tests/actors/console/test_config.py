@@ -401,6 +401,16 @@ def test_a_check_says_all_that_is_wrong_and_nothing_else(scene: Scene, capsys: p
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_check_warns_of_devices_of_two_resources(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which devices are there is no matter of the file."""
+    scene.write('[devices]\n"lab/a" = {paths = ["/dev/nul*"]}\n"lab/b" = {paths = ["/dev/null"]}\n')
+    warning = "/dev/null of lab/b is also /dev/null of lab/a, which gets the device"
+    assert commands.main(["config", "check", str(scene.file), "-o", "json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"plugind: warning: {warning}\n"
+    assert json.loads(said.out) == {"usable": True, "problems": [], "warnings": [warning]}
+
+
 def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     scene.write("rescan = 1\n")
     beside = scene.write("strict = 1\n", drop_in="1.toml")

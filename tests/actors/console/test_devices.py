@@ -55,11 +55,18 @@ def leased(resource: ResourceStatus, lease_id: str = LEASE.id) -> dict[str, Any]
     return found
 
 
+def withheld(resource: dict[str, Any]) -> dict[str, Any]:
+    for device in resource["devices"]:
+        device["withheld"] = True
+    return resource
+
+
 @pytest.mark.usefixtures("in_berlin")
 def test_what_devices_prints() -> None:
     """Fault 91; TestUpdateAllocatedResourcesStatus: what a plugin says is escaped, and quoted where that is needed."""
     devices = DeviceList([Device("a", "Healthy "), Device("b", ""), Device(" c", "\u00a0Healthy"), Device("-", '"')])
     odd = attrs.evolve(RESOURCE, listed=devices, changed=dict.fromkeys(devices.devices, 40.0))
+    empty = attrs.evolve(RESOURCE, listed=DeviceList([]), changed={})
     long = leased(RESOURCE, "nightly-2026-11-22-build-of-the-whole-tree-on-all-machines")
     plugins: list[Plugin] = [
         {"socket": "/d/a", "name": GPU, "health": "unhealthy", "health_reason": "no answer within 3s\x1b"},
@@ -77,6 +84,8 @@ def test_what_devices_prints() -> None:
                 [shown(odd), shown(attrs.evolve(odd, state=ResourceState.LOST, lost_since=95.0))]
             ),
             "leases": lines([leased(RESOURCE), leased(LOST)]),
+            "all devices are withheld": lines([withheld(leased(RESOURCE))]),
+            "no device is listed": lines([shown(empty), shown(empty) | {"plugin": 'devices."lab/a"'}]),
             **{f"a long lease on {width} columns": lines([long], width) for width in (160, 80, 60, 20)},
             "a long lease on 58 columns, with all devices listed": lines([long | {"missing": []}], 58),
             "plugins that are not healthy": not_healthy(plugins),

@@ -218,6 +218,14 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
     obey("unhealthy d1", devices)
     obey("healthy d2", devices)
     assert (len(devices.devices), sick(devices)) == (10, ["d1"])
+    obey("unplug d1", devices)
+    assert obey(f"plug d1 new={NULL}", devices) == "d1, new are plugged in"
+    assert (len(devices.devices), sick(devices)) == (11, ["d1"])
+    assert obey("plug lost=/no/such", devices) == (
+        "the file of device lost cannot be used: /no/such: No such file or directory"
+    )
+    assert obey("plug a/b", devices) == "'a/b' is no ID: it has a slash, a space or a control character"
+    assert len(devices.devices) == 11
 
 
 async def test_commands_refuse_the_calls_that_lease_devices_or_let_them_hang(

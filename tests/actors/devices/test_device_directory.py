@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -16,8 +17,9 @@ from inotify_simple import INotify, flags
 from plugind.actors.devices.directory import KubeletSocket, RealDeviceDirectory, Serving, SocketTakenError
 from plugind.actors.trust.directories import InsecureRootError
 from plugind.protocol.devices.calls import RegisterCall
-from plugind.protocol.discovery.device_directory import check_place
+from plugind.protocol.discovery.device_directory import check_place, not_made
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.settings import config
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.tests.tools.restarts import ACCEPTED, watching
 
@@ -84,6 +86,17 @@ def test_a_missing_directory_is_made_for_root_alone_and_locked(path: Path, take:
     assert os.listdir(path) == [".plugind.lock"]
 
 
+def test_the_usual_directory_is_made_with_the_one_above_it(
+    tmp_path: Path, take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documented ``run --device-plugins`` did not serve on a machine without ``/var/lib/kubelet``."""
+    monkeypatch.setattr(config, "DEFAULT_ROOT", str(tmp_path / "kubelet" / "plugins_registry"))
+    where = tmp_path / "kubelet" / "device-plugins"
+    take(where).hold()
+    assert where.is_dir()
+    assert stat.S_IMODE(where.parent.stat().st_mode) == 0o750
+
+
 def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_do(tmp_path: Path, take: Take) -> None:
     """It was a bare ``No such file or directory``. It is tried again, since the disk may be mounted later."""
     where = tmp_path / "missing" / "device-plugins"
@@ -94,6 +107,13 @@ def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_
         " --device-plugins=DIR"
     )
     assert not where.parent.exists()
+
+
+def test_a_service_that_may_not_write_there_is_told_what_permits_it() -> None:
+    assert not_made("/d", OSError(errno.EROFS, "Read-only file system")) == (
+        "cannot make /d: Read-only file system; let the service write there, as 'plugind install-unit --device-plugins'"
+        " does for the usual one, or name another directory with --device-plugins=DIR"
+    )
 
 
 @pytest.mark.parametrize("name", ["afile", "afile/device-plugins"])

@@ -14,6 +14,7 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.devices.shortfalls import PATIENCE
 from plugind.protocol.logs.lines import Field, Level
 from plugind.protocol.plugins.devices import Device
+from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
 from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 
@@ -138,3 +139,27 @@ async def test_expected_devices_that_no_plugin_lists_are_missing(autojump_clock:
         await trio.sleep(PATIENCE + 1.0)
     fields = {"expected": 4, "healthy": 0, "listed": 0, "reason": "no plugin lists them"}
     assert log.take() == [("expected devices are missing", fields)]
+
+
+async def test_static_devices_that_match_nothing_at_the_start_are_a_warning(autojump_clock: MockClock) -> None:
+    log = Warnings()
+    resources = {name: StaticResource((f"/dev/{name[4:]}*",)) for name in ("lab/tty", "lab/vid")}
+    node = SimulatedNode(Config(devices=resources), log=log)
+    node.device_nodes.plug("/dev/tty0", "c4:0")
+    async with node:
+        await trio.sleep(60)
+        assert log.lines == [("no device matches", "lab/vid", "/dev/vid*")]
+
+
+@attrs.define
+class Warnings:
+    """Keeps the warnings about resources that the configuration names."""
+
+    lines: list[tuple[str, Field, Field]] = attrs.field(factory=list)
+
+    def enabled(self, level: Level) -> bool:
+        return True
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        if level is Level.WARNING and "match" in fields:
+            self.lines.append((message, fields["name"], fields["match"]))

@@ -83,6 +83,8 @@ class BookActor:
                     effect.send()
                     if asked is not None and isinstance(effect.answer, Lease):
                         self._memory.tell(asked, effect.answer)
+                case e.TellPlace():
+                    effect.progress.send_nowait(effect.place)
                 case e.Write(awaited=True):
                     self._inbox.append(m.Saved(effect.number))
                 case e.CallPlugin(call=m.AllocateAsked() as call):

@@ -69,7 +69,7 @@ class Client:
             while piece := await self.stream.receive_some():
                 self.received += piece
         status, body = self._parsed()
-        assert status in (200, 201)
+        assert status in (200, 201, 202)
         return [json.loads(line) for line in body.splitlines() if line]
 
     def _parsed(self) -> tuple[int, bytes]:
@@ -117,10 +117,10 @@ class Daemon:
     async def post(self, *, by: Credentials | None = None, **changes: object) -> tuple[int, Any]:
         return await self.ask("POST", "/v1/leases", {"resources": {GPU: 1}, "owner": NONE} | changes, by=by)
 
-    async def wait(self, *, by: Credentials | None = None, **changes: object) -> Client:
+    async def wait(self, query: str = "", *, by: Credentials | None = None, **changes: object) -> Client:
         """Ask for a lease, and return while that is under way."""
         body = {"resources": {GPU: 1}, "owner": NONE, "wait": 3600} | changes
-        client = await self.send("POST", "/v1/leases", body, by=by)
+        client = await self.send("POST", f"/v1/leases{query}", body, by=by)
         await wait_all_tasks_blocked()
         return client
 
@@ -275,6 +275,55 @@ async def test_a_caller_waits_for_devices_as_long_as_it_says(autojump_clock: Moc
         await daemon.ask("DELETE", "/v1/leases/first")
         status, given = await client.answer()
         assert (status, given["id"], given["state"]) == (201, "second", "held")
+
+
+def shown(lines: list[Any]) -> list[tuple[int, list[str]] | str]:
+    """Return each place with the ids of those who are before it or have the devices, and the state of a lease."""
+    return [
+        (line["place"], [holder["id"] for holder in line["holders"]]) if "place" in line else line["state"]
+        for line in lines
+    ]
+
+
+async def test_a_caller_who_asks_for_it_hears_of_each_place_in_line(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        assert (await (await daemon.wait("?progress", id="held")).answer())[0] == 201, "it has not waited"
+        first, second = await daemon.wait(id="first"), await daemon.wait("?progress", id="second")
+        silent = await daemon.wait("?progress", id="third")
+        assert shown(await second.lines()) == [(2, ["first", "held"])]
+        await daemon.ask("DELETE", "/v1/leases/first")
+        await daemon.ask("DELETE", "/v1/leases/held")
+        assert shown(await second.lines()) == [(2, ["first", "held"]), (1, ["held"]), "held"]
+        await first.stream.aclose()
+        # A caller who does not read gets the newest place alone, and is not dropped.
+        await daemon.ask("DELETE", "/v1/leases/second")
+        assert shown(await silent.lines())[-1] == "held"
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_caller_in_line_who_leaves_or_waits_too_long(named: bool, autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="held")
+        leaving = await daemon.wait("?progress", id="named" if named else None)
+        late = await daemon.wait("?progress", id="late", wait=60)
+        await leaving.lines()
+        await leaving.stream.aclose()
+        await wait_all_tasks_blocked()
+        assert [lease.id for lease in daemon.leases.leases] == ["held", "late"]
+        await trio.sleep(60)
+        daemon.leases.pass_time()
+        places, failure = await late.lines(), (await late.lines())[-1]
+        assert shown(places[:-1])[-1] == (1, ["held"])
+        assert failure_from_json(failure).problem is Problem.TIMEOUT
+
+
+async def test_a_caller_in_line_is_told_that_plugind_stops(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="held")
+        client = await daemon.wait("?progress", id="late")
+        daemon.api.end_watches()
+        assert (await client.lines())[-1] == {"error": "plugind is about to stop: ask again"}
+        assert [lease.id for lease in daemon.leases.leases] == ["held"]
 
 
 async def test_a_caller_who_leaves_waits_no_more(autojump_clock: MockClock) -> None:

@@ -23,7 +23,9 @@ from plugind.actors.io.unix_socket import UnixListener
 from plugind.actors.status import listener as status_listener
 from plugind.actors.status.listener import StatusSocket, listen
 from plugind.protocol.errors import ConfigError, SocketBusyError
+from plugind.protocol.leases.config import LeaseUsers
 from plugind.protocol.logs.lines import Field, Level
+from plugind.protocol.settings.socket_users import SocketUsers
 
 
 @attrs.define
@@ -48,6 +50,23 @@ async def test_the_socket_is_for_its_owner_alone_and_is_removed(tmp_path: Path) 
     assert os.listdir(path.parent) == ["status.sock"], "no temporary file is left"
     listener.close()
     assert os.listdir(path.parent) == []
+
+
+async def test_other_users_are_let_through_the_directory_that_an_earlier_daemon_made_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--lease-uids`` was refused once a daemon without it had run. Of any other directory its owner decides."""
+    path, users = tmp_path / "made" / "status.sock", SocketUsers(LeaseUsers(frozenset({1000})))
+    listen(str(path)).close()
+    with pytest.raises(ConfigError, match="cannot reach the status socket"):
+        listen(str(path), users=users)
+    monkeypatch.setattr(status_listener, "_OWN_DIRECTORY", str(path.parent))
+    listen(str(path)).close()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    lines = Lines()
+    listen(str(path), lines, users).close()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
+    assert [line[1] for line in lines.lines] == ["directory of the status socket lets other users through now"]
 
 
 async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from plugind.protocol.devices.static import FoundNode, answer, listed
+from plugind.protocol.devices.static import FoundNode, answer, listed, overlaps
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Node
 from plugind.protocol.plugins.static_devices import StaticResource, check_static
@@ -115,3 +115,26 @@ def test_a_lease_gets_the_nodes_and_variables_of_its_devices() -> None:
     }
     assert made.nodes == tuple(Node(path, path, "r") for path in ("/dev/ttyUSB0", "/dev/ttyUSB1", "/dev/common"))
     assert made.identities == {"lab/serial=ttyUSB0": "c188:0 /devices/usb1", "lab/serial=a": "c188:1 /devices/usb2"}
+
+
+def test_two_resources_with_the_same_devices_are_named_once() -> None:
+    link = attrs.evolve(FIRST, path="/dev/serial/a")
+    found = {"/dev/ttyUSB*": [FIRST, SECOND], "/dev/serial/*": [link], "/dev/ttyUSB10": [SECOND]}
+
+    def find(resource: StaticResource) -> list[FoundNode]:
+        return [node for pattern in resource.paths for node in found.get(pattern, [])]
+
+    resources = {
+        name: StaticResource(paths)
+        for name, paths in {
+            "lab/a": ("/dev/ttyUSB*", "/dev/serial/*"),
+            "lab/b": ("/dev/serial/*", "/dev/ttyUSB10"),
+            "lab/c": ("/dev/ttyUSB10",),
+            "lab/d": ("/dev/none*",),
+        }.items()
+    }
+    assert list(overlaps(resources, find)) == [
+        "/dev/serial/* of lab/b is also /dev/serial/* of lab/a, which gets the device",
+        "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/b, which gets the device",
+        "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/a, which gets the device",
+    ]

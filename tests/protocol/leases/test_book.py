@@ -29,7 +29,10 @@ from plugind.protocol.leases.values import (
     ProcessOwner,
     Request,
     TimeOwner,
+    identity_key,
 )
+from plugind.protocol.leases.values import Node as LeasedNode
+from plugind.protocol.plugins.devices import Device, DeviceList
 from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, offer, request
 
 T = TypeVar("T")
@@ -76,6 +79,8 @@ class Node:
             match effect:
                 case e.AnswerAsker():
                     effect.send()
+                case e.TellPlace():
+                    effect.progress.send_nowait(effect.place)
                 case e.Write():
                     self.disk.append(effect)
                 case e.CallPlugin():
@@ -99,11 +104,12 @@ class Node:
         uid: int = ALICE,
         owner: Owner = CMD,
         wait: float | None = None,
+        progress: Inbox[m.InLine] | None = None,
     ) -> Asker:
         inbox: Inbox[Lease | Failure] = Inbox()
         ticket = next(self.tickets)
         deadline = None if wait is None else self.now + wait
-        self.send(m.LeaseAsked(asked, owner, uid, ticket, inbox, id, deadline))
+        self.send(m.LeaseAsked(asked, owner, uid, ticket, inbox, id, deadline, progress))
         return Asker(inbox, ticket)
 
     def save(self, error: str | None = None) -> None:
@@ -227,10 +233,8 @@ def test_pod_container_device_allocation() -> None:
     asker = node.ask(request((GPU, 2)))
     assert asker.why == ("unavailable", TOO_FEW.format(2, 1))
     assert [lease.id for lease in asker.failure.holders] == ["x"]
-    assert node.ask(request(("other.com/x", 1))).why == (
-        "unavailable",
-        "cannot allocate unregistered device other.com/x",
-    )
+    problem, text = node.ask(request(("other.com/x", 1))).why
+    assert (problem, text[:48]) == ("unavailable", "cannot allocate unregistered device other.com/x,")
     assert node.states() == ["held"]
 
 
@@ -501,6 +505,57 @@ def test_one_that_waits_for_too_long_is_told_so_and_those_behind_it_go_on() -> N
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_the_place_in_line_and_each_change_of_it() -> None:
+    """Who wants another resource, or more than there is, is before nobody; and a failure names those in line, too."""
+    node, told = Node("a", "b"), Inbox[m.InLine]()
+
+    def places() -> list[tuple[int, list[str]]]:
+        said = [(each.place, [lease.id for lease in each.shortage.holders]) for each in told]
+        told.clear()
+        return said
+
+    node.hold(request((GPU, 2)), id="held")
+    node.ask(request((GPU, 3)), id="large", wait=100.0)
+    node.ask(request((NIC, 1)), id="nic", wait=100.0)
+    node.ask(id="first", wait=5.0)
+    asker = node.ask(request((GPU, 2)), id="second", wait=100.0, progress=told)
+    assert "Requested: 2, Available: 0" in told[0].shortage.text
+    assert places() == [(2, ["first", "held"])]
+    assert [lease.id for lease in node.ask().failure.holders] == ["first", "second", "held"]
+    assert places() == [], "one that comes later changes nothing"
+    node.wait(5.0)
+    assert places() == [(1, ["held"])]
+    node.offer("a", "b!")
+    assert "Requested: 2, Available: 0" in told[0].shortage.text
+    assert places() == [(1, ["held"])]
+    node.offer("a", "b")
+    assert places() == [(1, ["held"])]
+    node.release("held")
+    node.run()
+    assert (asker.lease.id, places()) == ("second", [])
+
+
+def test_a_plugin_that_gives_the_node_of_a_leased_static_device_is_a_warning() -> None:
+    node = Node("a", "b")
+    static, edits = "lab/serial", (LeasedNode("/dev/ttyUSB0", "/dev/ttyUSB0"),)
+    devices = DeviceList([Device("ttyUSB0", identity="c188:0")])
+    node.send(m.OfferChanged(attrs.evolve(offer([], static), devices=devices)))
+    node.ask(request((static, 1)), id="mine")
+    node.save()
+    call = node.calls.pop(0)
+    given = Answer(nodes=edits, identities={identity_key(static, "ttyUSB0"): "c188:0"})
+    node.send(m.Allocated(call.lease, static, given, uid=0))
+    node.run()
+    asker = node.ask()
+    node.save()
+    call = node.calls.pop(0)
+    node.send(m.Allocated(call.lease, GPU, Answer(nodes=edits), uid=0))
+    node.run()
+    assert asker.lease.warnings == (
+        "vendor.com/gpu: the plugin gives /dev/ttyUSB0, which is also of the lease mine of static devices",
+    )
 
 
 def test_the_end_of_the_owner_frees() -> None:

@@ -115,3 +115,18 @@ def test_a_choice_is_complete_and_uses_as_few_nodes_as_possible(
             near = {name for name, nodes in found.items() if node in nodes}
             if len(near) >= size:
                 assert any(all(one in found[name] for name in result) for one in range(4))
+
+
+@pytest.mark.parametrize(
+    ("size", "include", "expected"),
+    [
+        (1, "", "a::0"),
+        (2, "", "a::0 b::0"),
+        (2, "a::1", "a::1 b::0"),
+        (3, "", "a::0 a::1 b::0"),
+        (2, "b::0", "a::0 b::0"),
+    ],
+)
+def test_shares_of_different_static_devices_are_taken_first(size: int, include: str, expected: str) -> None:
+    free = FreeDevices(Device(f"{name}::{share}", identity=name) for name in "ab" for share in range(2))
+    assert choose(free, size, include.split()) == tuple(expected.split())

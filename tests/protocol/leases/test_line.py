@@ -59,6 +59,23 @@ class Room:
         return self.grant()
 
 
+def test_a_place_counts_those_that_wait_for_the_same_resources() -> None:
+    room = Room("g0", nics=1)
+    room.ask("holder", request((GPU, 1), (NIC, 1)))
+    for lease, asked in {
+        "gpu": request((GPU, 1)),
+        "nic": request((NIC, 1)),
+        "large": request((GPU, 2)),
+        "both": request((NIC, 1), (GPU, 1)),
+        **{f"g{number}": request((GPU, 1)) for number in range(9)},
+    }.items():
+        room.ask(lease, asked)
+    places = {lease: (place, before) for lease, place, before in room.line.places(room.stock)}
+    assert [places[lease] for lease in ("gpu", "nic", "large")] == [(1, ()), (1, ()), (2, ("gpu",))]
+    assert places["both"] == (3, ("nic", "gpu"))
+    assert places["g8"] == (11, ("gpu", "both", "g0", "g1", "g2", "g3", "g4", "g5"))
+
+
 def test_one_that_wants_more_than_there_is_keeps_nobody_waiting() -> None:
     room = Room("g0", "g1", "g2!")
     assert room.ask("large", request((GPU, 3))) == []

@@ -114,17 +114,27 @@ def test_two_pools_with_a_device_in_common_are_refused() -> None:
     Stock((POOL, Pool("other", GPU, frozenset("c")), Pool("big", NIC)))
 
 
+UNKNOWN = "cannot allocate unregistered device {}, which nobody has offered; 'plugind devices' lists what there is"
 TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: {}, Available: {}"
 
 
 @pytest.mark.parametrize(
     ("words", "asked", "text"),
     [
-        ("a b c", request(("other.com/x", 1)), "cannot allocate unregistered device other.com/x"),
-        ("a! b!", ONE, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"),
+        ("a b c", request(("other.com/x", 1)), UNKNOWN.format("other.com/x")),
+        (
+            "a b c",
+            request(("vendor.com/gpus", 1)),
+            "cannot allocate unregistered device vendor.com/gpus: did you mean vendor.com/gpu?",
+        ),
+        (
+            "a! b! c!",
+            ONE,
+            "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu; unhealthy: b, c",
+        ),
         ("", ONE, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"),
         ("a b c", request((GPU, 3)), TOO_FEW.format(3, 2)),
-        ("a b! c", request((GPU, 2)), TOO_FEW.format(2, 1)),
+        ("a b! c", request((GPU, 2)), TOO_FEW.format(2, 1) + "; unhealthy: b"),
         (
             "a b! c d",
             request((GPU, 5), ids="a b c x d"),
@@ -132,7 +142,7 @@ TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested
         ),
         ("a b c", request((GPU, 2), include="a"), TOO_FEW.format(2, 2) + " (a is leased by other)"),
         ("a b c", request((GPU, 1), ids="c", pool="big"), TOO_FEW.format(1, 0) + " (c is in no pool)"),
-        ("a b c", request((GPU, 1), (NIC, 1)), "cannot allocate unregistered device vendor.com/nic"),
+        ("a b c", request((GPU, 1), (NIC, 1)), UNKNOWN.format(NIC)),
     ],
 )
 def test_pod_container_device_to_allocate(words: str, asked: Request, text: str) -> None:
