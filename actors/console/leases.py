@@ -181,6 +181,8 @@ def _row(lease: Lease, size: int) -> tuple[str, ...]:
 
 def _until(lease: Lease) -> str:
     match lease.owner:
+        case ContainerOwner(start_within=None):
+            return "released"
         case ProcessOwner() | ContainerOwner() | ConnectionOwner():
             return "it ends"
         case TimeOwner():

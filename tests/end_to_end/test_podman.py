@@ -18,7 +18,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.tests.end_to_end.containers import engine
+from plugind.tests.end_to_end.containers import OPTIONS, engine
 from plugind.tests.end_to_end.leasing import ended, leases, listed, release
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, finish
 
@@ -156,6 +156,40 @@ def test_a_container_has_the_devices_of_its_lease_alone_and_frees_them_after_its
     trio.run(ended, served.daemon, "job")
     third = podman.run(options, "echo started")
     assert f"unresolvable CDI devices {options[1]}" in third.stderr
+
+
+def test_a_lease_until_its_release_is_kept_over_stop_and_start(served: Served) -> None:
+    podman = engine(served.directory / "k")
+    options = served.allocate(f"{GPU}=1", "--id=kept", "--until-release")
+
+    def run(*words: str) -> None:
+        done = finish([*podman.podman, *words], cwd=podman.directory, env=podman.environment)
+        assert done.returncode == 0, done.stderr
+
+    run(
+        "run",
+        "--detach",
+        "--name=kept",
+        *OPTIONS[1:],
+        *options,
+        "--rootfs",
+        f"{podman.directory}/root",
+        "sleep",
+        "1000",
+    )
+    first = owner(served, "kept")["init"]
+    run("stop", "--time=0", "kept")
+    trio.run(unbound, served, "kept")
+    run("start", "kept")
+    assert owner(served, "kept")["init"] not in (None, first)
+    run("rm", "--force", "--time=0", "kept")
+    trio.run(release, served.daemon, "kept")
+
+
+async def unbound(served: Served, lease: str) -> None:
+    with trio.fail_after(30):
+        while (await leases(served.daemon))[lease]["owner"]["init"] is not None:  # noqa: ASYNC110 - another process
+            await trio.sleep(0.05)
 
 
 def test_a_user_has_containers_of_leases_of_its_own(served: Served) -> None:

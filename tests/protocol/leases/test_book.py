@@ -163,6 +163,9 @@ class Node:
     def states(self) -> list[str]:
         return [lease.state.value for lease in self.book.snapshot(self.now).leases]
 
+    def ids(self) -> set[str]:
+        return {lease.id for lease in self.book.snapshot(self.now).leases}
+
     def last_writes(self) -> list[e.Change]:
         changes = [change for write in self.disk for change in write.changes]
         self.disk.clear()
@@ -661,6 +664,65 @@ def test_after_the_end_of_a_container_another_may_bind_it_for_some_time() -> Non
     node.send(m.OwnerEnded("x", ContainerOwner(OTHER_INIT)))
     node.wait(GRACE)
     assert node.states() == []
+
+
+def test_a_container_has_the_time_to_start_that_was_asked_for() -> None:
+    """The first start of a container may download its image."""
+    node = Node("a")
+    node.hold(IN_CONTAINER, owner=ContainerOwner(start_within=600.0))
+    node.wait(599)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
+def test_a_lease_that_is_kept_has_one_container_after_the_other_until_it_is_released() -> None:
+    node = Node("a")
+    kept = ContainerOwner(start_within=None)
+    node.hold(IN_CONTAINER, owner=kept, id="x")
+    for init in (INIT, OTHER_INIT):
+        node.wait(1000)
+        inbox = node.bind("x", init)
+        node.save()
+        (bound,) = inbox
+        assert isinstance(bound, Lease)
+        assert bound.owner == ContainerOwner(init, None)
+        node.send(m.OwnerEnded("x", bound.owner))
+        (change,) = node.disk[-1].changes
+        assert change == e.SaveLease(attrs.evolve(bound, owner=kept))
+        node.save()
+    node.ask(wait=5.0, id="y")
+    assert node.states() == ["held", "queued"]
+    node.release("x")
+    assert "held" not in node.states()
+
+
+def test_in_the_grace_after_its_container_a_lease_ends_for_a_request_that_needs_it() -> None:
+    """``for i in 1 2 3; do podman run $(plugind allocate …) …; done`` on the only device."""
+    node = Node("a")
+    for init in (INIT, OTHER_INIT):
+        lease = node.hold(IN_CONTAINER, owner=ContainerOwner())
+        assert node.states() == ["held"]
+        node.bind(lease.id, init)
+        node.save()
+        node.send(m.OwnerEnded(lease.id, ContainerOwner(init)))
+        assert node.states() == ["held"]
+
+
+def test_a_grace_ends_only_if_that_is_enough_and_the_latest_last() -> None:
+    node = Node("a", "b", "c")
+    first, second = (node.hold(IN_CONTAINER, owner=ContainerOwner(), id=name) for name in ("first", "second"))
+    for lease in (first, second):
+        node.bind(lease.id)
+        node.save()
+        node.send(m.OwnerEnded(lease.id, ContainerOwner(INIT)))
+    node.hold(owner=NoOwner(), id="other")
+    assert node.ask(request((GPU, 3))).failure.problem is Problem.UNAVAILABLE
+    assert node.ids() == {"first", "second", "other"}
+    node.hold(owner=NoOwner(), id="needed")
+    assert node.ids() == {"second", "other", "needed"}
+    node.wait(GRACE)
+    assert node.ids() == {"other", "needed"}
 
 
 def test_of_two_bindings_to_one_container_one_that_is_written_is_enough() -> None:
