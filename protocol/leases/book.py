@@ -22,6 +22,7 @@ from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
 from .entries import Amendment, Asker, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
+from .mapped import mapped
 from .messages import Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
@@ -628,8 +629,15 @@ class Book:
                 assert_never(message)
 
     def _take_answer(self, entry: LeaseEntry, message: m.Allocated) -> None:
-        """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
+        """Take what a plugin has answered, with mapped variables, or of a plugin of somebody else what is permitted."""
         answer, uid, name = message.answer, message.uid, message.resource
+        if (config := self._rules.resources.get(name)) is not None:
+            try:
+                answer = mapped(answer, config, container=entry.lease.request.container)
+            except AnswerError as error:
+                text = f"{name}: the answer of its device plugin to Allocate cannot be used: {error}"
+                self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
+                return
         if uid is None or uid not in self._privileged | {entry.lease.uid}:
             whose = user_words(uid)
             try:

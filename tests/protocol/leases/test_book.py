@@ -14,6 +14,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
+from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     Answer,
@@ -330,6 +331,28 @@ def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permit
     node.send(m.Allocated("x", GPU, answer, uid=BOB))
     node.save()
     assert asker.lease.answer == answer
+
+
+def test_a_mapped_variable_of_another_users_plugin_needs_a_permit_of_its_own() -> None:
+    node = Node("a")
+    resources = {GPU: ResourceConfig({"MADE": "{GIVEN}"})}
+    node.send(m.LeaseRules(permitted=(f"{GPU}:env=MADE",), resources=resources))
+    for plugin, env in ((BOB, {"MADE": "1"}), (ROOT, {"GIVEN": "1", "MADE": "1"})):
+        asker = node.ask(id="x")
+        node.save()
+        node.send(m.Allocated("x", GPU, Answer({"GIVEN": "1"}), uid=plugin))
+        node.save()
+        assert asker.lease.answer == Answer(env)
+        node.release("x")
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, Answer(), uid=ROOT))
+    problem, text = asker.why
+    assert (problem, text[: text.index(":", 20)]) == (
+        "refused",
+        f"{GPU}: the answer of its device plugin to Allocate cannot be used",
+    )
+    assert node.states() == []
 
 
 def test_answers_that_contradict_each_other_free_all() -> None:
