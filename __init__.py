@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from .protocol.health.checks import HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.mapped import ResourceConfig
     from .protocol.leases.replies import LeaseChanged, LeasesSnapshot, Problem, Released
     from .protocol.leases.values import Lease, Pool
     from .protocol.logs.limits import LogLimits
@@ -93,6 +94,7 @@ __all__ = [
     "Problem",
     "Released",
     "ResourceChanged",
+    "ResourceConfig",
     "RestartIntensity",
     "RetryAnswer",
     "Root",
@@ -155,6 +157,7 @@ if not TYPE_CHECKING:
         "Problem": ".protocol.leases.replies",
         "Released": ".protocol.leases.replies",
         "ResourceChanged": ".protocol.devices.messages",
+        "ResourceConfig": ".protocol.leases.mapped",
         "RestartIntensity": ".protocol.backoff",
         "RetryAnswer": ".protocol.messages.reconciler",
         "Root": ".protocol.settings.config",

@@ -42,7 +42,7 @@ LIMITS = {
     "time within which a container has to start, or a connection has to be back after a restart of plugind": (
         f"{book.BIND:g} s"
     ),
-    "time for which a lease outlives its container": f"{book.GRACE:g} s",
+    "time for which a lease outlives its container, unless a request needs its devices": f"{book.GRACE:g} s",
     "time for a write of the state, and of a CDI file": f"{saving.DEADLINE:g} s, {cdi_writer.DEADLINE:g} s",
 }
 

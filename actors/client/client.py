@@ -12,7 +12,7 @@ import attrs
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.leases_json import lease_from_json
-from ...protocol.leases.values import ConnectionOwner, Lease, Request
+from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import Backend
@@ -237,6 +237,7 @@ class Client:
         seconds: float | None = None,
         until_release: bool = False,
         container: bool = False,
+        start_within: float = START_WITHIN,
         ids: Iterable[str] = (),
         include: Iterable[str] = (),
         id: str | None = None,  # noqa: A002 - as --id
@@ -250,13 +251,17 @@ class Client:
 
         Exactly one way says until when: the end of the process ``pid``, so many ``seconds``, until somebody releases
         it, or the end of a ``container``, which gets ``plugind/lease=NAME`` with the lease's ``cdi_name`` as a CDI
-        device. ``stop_on_unhealthy`` sends SIGTERM to the process when a device turns unhealthy.
+        device. The container has ``start_within`` seconds to start. With ``container`` and ``until_release`` it may
+        start and end at any time, until somebody releases the lease. ``stop_on_unhealthy`` sends SIGTERM to the process
+        when a device turns unhealthy.
 
         Raises:
           LeaseFailedError: if there is no such lease.
           ValueError: if it is not said in exactly one way.
         """
-        owner = owner_of(pid=pid, seconds=seconds, until_release=until_release, container=container)
+        owner = owner_of(
+            pid=pid, seconds=seconds, until_release=until_release, container=container, start_within=start_within
+        )
         request = request_of(
             resources,
             ids=ids,

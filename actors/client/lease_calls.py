@@ -19,7 +19,7 @@ from ...protocol.leases.leases_json import (
     snapshot_from_json,
 )
 from ...protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
-from ...protocol.leases.values import ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
+from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
 from .calls import ClientRequest, is_error, refusal, understood
 from .errors import ClientError, LeaseFailedError
 
@@ -61,20 +61,25 @@ def request_of(
 
 
 def owner_of(
-    *, pid: int | None, seconds: float | None, until_release: bool, container: bool
+    *,
+    pid: int | None,
+    seconds: float | None,
+    until_release: bool,
+    container: bool,
+    start_within: float = START_WITHIN,
 ) -> ProcessWish | TimeOwner | NoOwner | ContainerOwner:
-    """Return who is to own a lease.
+    """Return who is to own a lease. A container with ``until_release`` can be stopped and started again.
 
     Raises:
       ValueError: if that is not said in exactly one way.
     """
-    if [pid is not None, seconds is not None, until_release, container].count(True) != 1:
+    if [pid is not None, seconds is not None, until_release or container].count(True) != 1:
         raise ValueError("say who has the devices: give exactly one of pid, seconds, until_release and container")
     if pid is not None:
         return ProcessWish(pid, os.getpid())
     if seconds is not None:
         return TimeOwner(seconds)
-    return NoOwner() if until_release else ContainerOwner()
+    return ContainerOwner(start_within=None if until_release else start_within) if container else NoOwner()
 
 
 def new_id() -> str:

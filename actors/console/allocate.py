@@ -21,7 +21,7 @@ from typing import NoReturn
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import lease_to_json
-from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
+from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner
 from ...protocol.text import escaped
 from ..client.errors import ClientError, DaemonError, LeaseFailedError
 from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
@@ -113,9 +113,10 @@ _EPILOG = """examples:
 Exactly one way says who has the devices, and until when:
   -- CMD            the command, until it ends; it replaces this process
   --owner PID       that process, until it ends
-  -o cdi, -o podman the container that gets them, until it ends; it must start within a minute
+  -o cdi, -o podman the container that gets them, until it ends; it must start within a minute, or --start-within
   --ttl TIME        nobody; for that time, which 'plugind renew' begins again
-  --until-release   nobody; until 'plugind release', or a reboot
+  --until-release   nobody; until 'plugind release', or a reboot. With -o cdi or podman, the container that gets them,
+                    which may be stopped and started again until then
 
 CMD finds in its environment PLUGIND_LEASE, PLUGIND_DEVICES (R=ID,ID;R2=ID), PLUGIND_NODES (the paths of device nodes,
 with a comma between two), and what the plugin has set. A TIME is 90, 90s, 15m, 2h or 1d.
@@ -162,7 +163,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     owner = parser.add_argument_group("who has the devices (exactly one, or -- CMD, or -o cdi or podman)")
     owner.add_argument("--owner", metavar="PID", type=_pid, help="this process, until it ends")
     owner.add_argument("--ttl", metavar="TIME", type=some_span, help="nobody, for that time")
-    owner.add_argument("--until-release", action="store_true", help="nobody, until they are released")
+    owner.add_argument(
+        "--until-release",
+        action="store_true",
+        help="nobody, or with -o cdi or podman the container, until they are released",
+    )
+    owner.add_argument(
+        "--start-within",
+        metavar="TIME",
+        type=some_span,
+        help="with -o cdi or podman: for how long the devices wait for the start of the container (1m)",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -275,7 +286,8 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         twice = next(name for place, name in enumerate(names) if name in names[:place])
         args.parser.error(f"{twice} is named twice: add up the numbers")
     is_contained = args.output in _CONTAINERS
-    ways = (args.command is not None, args.owner is not None, is_contained, args.ttl is not None, args.until_release)
+    keeps = is_contained or args.until_release
+    ways = (args.command is not None, args.owner is not None, args.ttl is not None, keeps)
     if sum(ways) != 1:
         begin = "say who has the devices" if not any(ways) else "more than one way says who has the devices"
         args.parser.error(f"{begin}: give exactly one of {_WAYS}")
@@ -283,6 +295,8 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         args.parser.error("-- CMD gets the devices in its environment: leave out -o")
     if args.command == []:
         args.parser.error("there is no command after --")
+    if args.start_within is not None and (args.until_release or not is_contained):
+        args.parser.error("--start-within is for a lease that ends with its container: give -o cdi or podman alone")
     if args.stop_on_unhealthy and args.command is None and args.owner is None:
         args.parser.error("--stop-on-unhealthy stops a process: give -- CMD or --owner PID")
     request = request_of(
@@ -305,7 +319,9 @@ def _owner(args: argparse.Namespace) -> ProcessWish | TimeOwner | NoOwner | Cont
         return ProcessWish(args.owner, os.getpid())
     if args.ttl is not None:
         return TimeOwner(args.ttl)
-    return NoOwner() if args.until_release else ContainerOwner()
+    if args.output not in _CONTAINERS:
+        return NoOwner()
+    return ContainerOwner(start_within=None if args.until_release else args.start_within or START_WITHIN)
 
 
 def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from ...protocol.devices.static import overlaps
 from ...protocol.errors import ConfigError
+from ...protocol.leases.mapped import BUILT_IN
 from ...protocol.settings.config import Config
 from ...protocol.settings.files import parse
 from ...protocol.settings.given import Given, SettingProblem, SettingsError, Source, merged
 from ...protocol.settings.variables import CONFIG_VARIABLE
-from ...protocol.settings.writing import to_toml
+from ...protocol.settings.writing import to_json, to_toml
 from ...protocol.text import escaped
 from ..handlers.handler import check_handler
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
@@ -141,12 +142,21 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
             section = above
             yield f"\n[{section}]\n"
         assigned = f"{name} = {to_toml(entry['value'])}"
-        yield f"{assigned:{_WIDTH}}  # {_source_of(entry)}\n"
+        yield f"{assigned:{_WIDTH}}  # {_source_of(entry)}{_built_in(entry)}\n"
 
 
 def _source_of(entry: Mapping[str, Any]) -> str:
     source = entry["source"]
     return escaped(str(Source(source["kind"], source["name"] or "", source["line"])))
+
+
+def _built_in(entry: Mapping[str, Any]) -> str:
+    """Return which resources of the setting with this name are built in."""
+    if entry["key"] != "resources":
+        return ""
+    built_in = to_json(BUILT_IN)
+    names = [name for name, resource in entry["value"].items() if resource == built_in.get(name)]
+    return f"; built in: {escaped(', '.join(names))}" if names else ""
 
 
 def check_files(args: argparse.Namespace) -> int:

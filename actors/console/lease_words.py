@@ -89,15 +89,15 @@ def until(lease: Lease) -> str:
     match lease.owner:
         case ProcessOwner():
             return "until the process ends"
-        case ContainerOwner(init=None):
-            return "until its container starts, at most a minute"
-        case ContainerOwner():
+        case ContainerOwner(init=None, start_within=seconds) if seconds is not None:
+            return f"until its container starts, at most {duration(seconds)}"
+        case ContainerOwner(start_within=seconds) if seconds is not None:
             return "until the container ends"
         case TimeOwner():
             return f"for another {duration(_left(lease.owner))}"
         case ConnectionOwner():
             return "until it closes"
-        case NoOwner():
+        case NoOwner() | ContainerOwner():
             return f"until it is released: plugind release {pasted(lease.id)}"
         case _:
             assert_never(lease.owner)

@@ -183,6 +183,8 @@ def _until(lease: Lease) -> str:
     if lease.withheld_until is not None:
         return time_of_day(lease.withheld_until, time.time())
     match lease.owner:
+        case ContainerOwner(start_within=None):
+            return "released"
         case ProcessOwner() | ContainerOwner() | ConnectionOwner():
             return "it ends"
         case TimeOwner():

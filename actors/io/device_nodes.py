@@ -32,6 +32,9 @@ _WILD: Final = frozenset("*?[")
 #: The files with the attributes of USB and of PCI devices; PCI has ``0x`` before its values.
 _OF_USB: Final = {"vendor": "idVendor", "product": "idProduct", "serial": "serial"}
 _OF_PCI: Final = {"vendor": "vendor", "product": "device"}
+#: The number of NVIDIA's driver, whose nodes sysfs does not have; and the bytes that are read of what it says of a GPU.
+_NVIDIA: Final = 195
+_MOST_OF_NVIDIA: Final = 4096
 NOT_FINISHED: Final = "udev has not finished with it"
 
 
@@ -68,6 +71,7 @@ class DeviceNodes:
     dev: str = "/dev"
     sysfs: str = "/sys"
     udev: str = "/run/udev"
+    nvidia: str = "/proc/driver/nvidia/gpus"
 
     def find(self, resource: StaticResource) -> Iterable[FoundNode]:
         """See :class:`NodePort`."""
@@ -92,9 +96,10 @@ class DeviceNodes:
                 place = os.path.realpath(os.path.join(directory, name))
                 device = _device_name(place)
                 if device is not None and (node := self.look(os.path.join(self.dev, device))) is not None:
-                    has = {**node.attributes, "subsystem": subsystem}
+                    attributes = {**node.attributes, "subsystem": subsystem}
+                    has = {**attributes, "name": os.path.basename(device)}
                     if all(fnmatch.fnmatchcase(has.get(key, ""), wanted) for key, wanted in match.items()):
-                        yield attrs.evolve(node, attributes=has)
+                        yield attrs.evolve(node, attributes=attributes)
 
     def look(self, path: str) -> FoundNode | None:
         """See :class:`NodePort`."""
@@ -108,6 +113,9 @@ class DeviceNodes:
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block"
         number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
         place = os.path.realpath(f"{self.sysfs}/dev/{kind}/{number}")
+        uuid = dict[str, str]()
+        if kind == "char" and os.major(status.st_rdev) == _NVIDIA:
+            place, uuid = self._of_nvidia(os.minor(status.st_rdev))
         if not os.path.isdir(place):
             place = ""
         return FoundNode(
@@ -115,9 +123,24 @@ class DeviceNodes:
             node,
             f"{kind[0]}{number}",
             place.removeprefix(self.sysfs),
-            _attributes(place) if place else {},
+            (_attributes(place) if place else {}) | uuid,
             _replaceable(path) or self._unfinished(f"{kind[0]}{number}"),
         )
+
+    def _of_nvidia(self, minor: int) -> tuple[str, dict[str, str]]:
+        """Return the place in sysfs of the GPU of NVIDIA with this minor number, and its UUID if that is known.
+
+        The number of a node is no index of CUDA, but the driver says which GPU has it.
+        """
+        for file in glob.iglob(f"{self.nvidia}/*/information"):
+            lines = (line.partition(":") for line in _read(file, _MOST_OF_NVIDIA).splitlines())
+            has = {key.strip(): text.strip() for key, _, text in lines}
+            if has.get("Device Minor") == str(minor):
+                uuid, bus = has.get("GPU UUID", ""), os.path.basename(os.path.dirname(file))
+                # Before a program has used the GPU, the UUID has question marks.
+                known = {"uuid": uuid} if uuid.startswith("GPU-") and "?" not in uuid else {}
+                return os.path.realpath(f"{self.sysfs}/bus/pci/devices/{bus}"), known
+        return "", {}
 
     def _unfinished(self, number: str) -> str | None:
         if not os.path.exists(f"{self.udev}/control"):  # There is no udev here.
@@ -186,10 +209,10 @@ def _attributes(place: str) -> dict[str, str]:
     return found
 
 
-def _read(path: str) -> str:
-    """Return the text of a file in sysfs; empty if it cannot be read."""
+def _read(path: str, most: int = _MOST) -> str:
+    """Return the text of a file of the kernel; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(_MOST).decode("utf-8", "replace").strip()
+            return file.read(most).decode("utf-8", "replace").strip()
     except OSError:
         return ""

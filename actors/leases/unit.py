@@ -12,6 +12,7 @@ import trio
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.config import LeasesConfig
+from ...protocol.leases.mapped import BUILT_IN, ResourceConfig
 from ...protocol.leases.messages import Kept, LeaseRules
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs.lines import Logger
@@ -57,6 +58,7 @@ class LeaseUnit:
         log: Logger,
         *,
         operators: frozenset[int],
+        resources: Mapping[str, ResourceConfig] = BUILT_IN,
         closed: str | None = None,
     ) -> None:
         """Keep in ``store`` what is to outlive a restart; ``ports`` are opened with it.
@@ -68,7 +70,7 @@ class LeaseUnit:
         self._open_ports = ports
         self._ports: LeasePorts | None = None
         self._cdi_store: CdiStore | None = None
-        self._rules = _rules_of(config, operators)
+        self._rules = _rules_of(config, operators, resources)
         #: Whose plugins may say anything: root's, and those of the user of the daemon.
         self._privileged = operators
         self._closed = closed
@@ -158,12 +160,14 @@ class LeaseUnit:
         """
         self._store.serve(directories)
 
-    def reconfigure(self, config: LeasesConfig, operators: frozenset[int]) -> None:
-        """Give devices by the pools, the limits, the operators and the permits of another configuration from now on.
+    def reconfigure(
+        self, config: LeasesConfig, operators: frozenset[int], resources: Mapping[str, ResourceConfig]
+    ) -> None:
+        """Give devices by the pools, limits, operators, permits and resources of another configuration from now on.
 
         The ``operators`` are those that are not configured.
         """
-        self._rules = _rules_of(config, operators)
+        self._rules = _rules_of(config, operators, resources)
         self.inbox.send_nowait(self._rules)
 
     def _new_book(self) -> Book:
@@ -193,5 +197,5 @@ class LeaseUnit:
             self._ports.clock.close()
 
 
-def _rules_of(config: LeasesConfig, operators: frozenset[int]) -> LeaseRules:
-    return LeaseRules(config.pools, config.limits, operators | config.operators, config.permitted)
+def _rules_of(config: LeasesConfig, operators: frozenset[int], resources: Mapping[str, ResourceConfig]) -> LeaseRules:
+    return LeaseRules(config.pools, config.limits, operators | config.operators, config.permitted, resources)

@@ -80,9 +80,9 @@ async def _put_in_force(node: Node, config: Config, users: Users, applied: trio.
         if moved:
             # Registrations have the new settings by now.
             await _change_watchers(node, config.roots)
-        if config.leases != before.leases:
+        if (config.leases, config.resources) != (before.leases, before.resources):
             # Most nodes lease nothing, and need not load the lease actor.
-            node.leases.reconfigure(config.leases, operators_of(node.rules.users))
+            node.leases.reconfigure(config.leases, operators_of(node.rules.users), config.resources)
         applied.set()
 
 

@@ -88,7 +88,8 @@ def leases_of(
     check_pools(config.leases.pools)
     why_not = _OBSERVING if config.observe else _NO_STATE
     closed = None if store.lasting or config.leases.without_state else why_not
-    return LeaseUnit(store, ports, config.leases, log, operators=operators_of(users), closed=closed)
+    operators = operators_of(users)
+    return LeaseUnit(store, ports, config.leases, log, operators=operators, resources=config.resources, closed=closed)
 
 
 def operators_of(users: Users) -> frozenset[int]:

@@ -20,6 +20,7 @@ _PAGES: Final = (
     "states",
     "leases",
     "engines",
+    "gpus",
     "page",
     "beside-a-kubelet",
     "fleet",

@@ -73,6 +73,8 @@ def listed(name: str, resource: StaticResource, found: Iterable[FoundNode], numb
     ids = set[str]()
     for node in sorted(found, key=lambda node: natural(node.path))[:MAX_DEVICES]:
         device_id, problem = id_of(resource, node), node.problem
+        if problem is None and _needs_uuid(resource) and not node.attributes.get("uuid"):
+            problem = "its UUID is not known: the driver tells it once a program has used the GPU"
         if device_id in ids:
             # The id belongs to the first, so the second gets one that no node of its own has.
             problem = f"its id {device_id} is that of another device: see the setting id"
@@ -106,10 +108,15 @@ def overlaps(
                 yield f"{path} of {name} is also {at} of {other}, which gets the device"
 
 
+def _needs_uuid(resource: StaticResource) -> bool:
+    return any("{uuid}" in template for template in (resource.id, *resource.env.values()))
+
+
 def id_of(resource: StaticResource, node: FoundNode) -> str:
     """Return the id of a device, in which other characters than letters, digits and ``._:@+-`` are percent-encoded."""
-    known = {name: node.attributes.get(name, "") for name in ATTRIBUTES}
-    made = resource.id.format(name=node.path.rpartition("/")[2], **known)
+    known = {name: node.attributes.get(name, "") for name in (*ATTRIBUTES, "uuid")}
+    known["name"] = node.path.rpartition("/")[2]
+    made = resource.id.format(**known)
     return _encoded(made or node.path)
 
 
@@ -133,7 +140,10 @@ def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], 
     """
     env = {
         name: ",".join(
-            dict.fromkeys(template.format(path=node.node, link=_link(node), id=each) for each, node in nodes.items())
+            dict.fromkeys(
+                template.format(path=node.node, link=_link(node), id=each, uuid=node.attributes.get("uuid", ""))
+                for each, node in nodes.items()
+            )
         )
         for name, template in resource.env.items()
     }

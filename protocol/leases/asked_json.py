@@ -14,6 +14,7 @@ from ..text import cut, encodable
 from ..values import value
 from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
+    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     NoOwner,
@@ -247,8 +248,9 @@ def _wish_to_json(owner: OwnerWish) -> dict[str, Json]:
     match owner:
         case ProcessWish():
             return {"kind": "process", "pid": owner.pid}
-        case ContainerOwner():
-            return {"kind": "container"}
+        case ContainerOwner(start_within=seconds):
+            # An earlier version knows no such key.
+            return {"kind": "container"} | ({} if seconds == START_WITHIN else {"start_within": seconds})
         case TimeOwner():
             return {"kind": "time", "seconds": owner.seconds}
         case ConnectionOwner():
@@ -306,9 +308,12 @@ _LABELS: Final = f'an object of at most {MAX_LABELS} texts of at most {MAX_TEXT}
 _FLAG: Final = "true or false"
 _WAIT: Final = f"seconds from 0 to {MAX_SECONDS:.0f}, or null to fail at once if there are not enough devices"
 _NAME: Final = "another name for the lease than watch and recover, or null for one of plugind's"
-_KINDS: Final = '"process" (with pid), "container", "time" (with seconds), "connection" or "none"'
+_KINDS: Final = (
+    '"process" (with pid), "container" (or with start_within), "time" (with seconds), "connection" or "none"'
+)
 _PID: Final = "the pid of a process, a number above 0"
 _CLIENT_PID: Final = "the client's own pid, as getpid() has it"
+_STARTS: Final = "within how many seconds a container has to start, above 0, or null for a lease until its release"
 _LASTS: Final = f"how long the lease lasts: seconds above 0, up to {MAX_SECONDS:.0f}"
 
 
@@ -320,7 +325,8 @@ def _wish(fields: Fields) -> OwnerWish:
         case "process":
             wish = ProcessWish(owner.needed("pid", _pid, _PID), fields.needed("client_pid", _pid, _CLIENT_PID))
         case "container":
-            wish = ContainerOwner()
+            usual: float | None = START_WITHIN
+            wish = ContainerOwner(None, owner.get("start_within", or_none(some_seconds), _STARTS, usual))
         case "time":
             wish = TimeOwner(owner.needed("seconds", some_seconds, _LASTS))
         case "connection":

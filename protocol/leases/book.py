@@ -23,6 +23,7 @@ from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
 from .entries import Amendment, Asker, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
+from .mapped import mapped
 from .messages import Failure, Problem
 from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
@@ -33,7 +34,7 @@ from .values import Answer, ConnectionOwner, ContainerOwner, Lease, LeaseState, 
 GRACE = 10.0
 #: Seconds for which the devices of an uncertain lease are withheld.
 WITHHELD = 60.0
-#: Seconds until a container must have bound its lease, or a connection must have come back after a restart.
+#: Seconds until a connection must have come back after a restart.
 BIND = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
@@ -102,6 +103,8 @@ class Book:
         self._impatient: set[str] = set()
         self._ends = Ends()
         self._usage = Usage()
+        #: The leases whose containers have ended and may come back, in the order of these ends.
+        self._in_grace: dict[str, LeaseEntry] = {}
         #: The leases whose owners are to be stopped when a device is unhealthy.
         self._stoppable: dict[str, LeaseEntry] = {}
         #: Why no device is given to anybody, since leases were lost.
@@ -245,7 +248,11 @@ class Book:
             self._reserved = reserved
             self._impatient.discard(lease)
             self._step(self._entries[lease], Event.GRANTED)
-        if self._impatient:
+        if self._in_grace and (ended := self._needed()):
+            for entry in ended:
+                self._step(entry, Event.OWNER_ENDED)
+            self._serve()
+        elif self._impatient:
             first = min((self._entries[lease] for lease in self._impatient), key=lambda entry: entry.arrival)
             self._stop_waiting(first, Problem.UNAVAILABLE)
             self._serve()  # Those behind it may have what was reserved for it.
@@ -260,6 +267,38 @@ class Book:
                     asker.told = told
                     in_line = m.InLine(place, self._shortage(entry, Problem.UNAVAILABLE))
                     self._effects.append(e.TellPlace(asker.progress, in_line))
+
+    def _needed(self) -> list[LeaseEntry]:
+        """Return leases whose containers have ended, without which somebody in line can have all that it wants.
+
+        The latest to end are kept if the others are enough. A device that is not listed any more is nobody's to give.
+        """
+        ended = [
+            entry
+            for entry in self._in_grace.values()
+            if not any(self._stock.missing(name).keys() & {*ids} for name, ids in entry.lease.devices.items())
+        ]
+        needed: list[LeaseEntry] = []
+        for request, reserved in self._line.waiting(self._stock):
+            for entry in ended:
+                self._give_devices_back(entry)
+            is_enough = fits(self._stock, reserved, request)
+            for entry in reversed(ended):
+                self._take_again(entry)
+                if is_enough and not fits(self._stock, reserved, request):
+                    self._give_devices_back(entry)
+                    needed.append(entry)
+            for entry in needed:
+                self._take_again(entry)
+            if needed:
+                break
+        return needed
+
+    def _take_again(self, entry: LeaseEntry) -> None:
+        """Take the devices that a lease has from what is free."""
+        identities = {} if entry.lease.answer is None else entry.lease.answer.identities
+        for name, ids in entry.lease.devices.items():
+            self._stock.take(entry.lease.id, name, ids, identities)
 
     def _touch(self, entry: LeaseEntry) -> None:
         """Show the lease to subscribers at the end of the turn."""
@@ -388,9 +427,7 @@ class Book:
             self._stoppable[entry.lease.id] = entry
         if entry.phase is LeasePhase.QUEUED:
             self._queue(entry)
-        identities = {} if entry.lease.answer is None else entry.lease.answer.identities
-        for name, ids in entry.lease.devices.items():
-            self._stock.take(entry.lease.id, name, ids, identities)
+        self._take_again(entry)
 
     # --- to get a lease ---
 
@@ -621,8 +658,15 @@ class Book:
                 assert_never(message)
 
     def _take_answer(self, entry: LeaseEntry, message: m.Allocated) -> None:
-        """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
+        """Take what a plugin has answered, with mapped variables, or of a plugin of somebody else what is permitted."""
         answer, uid, name = message.answer, message.uid, message.resource
+        if (config := self._rules.resources.get(name)) is not None:
+            try:
+                answer = mapped(answer, config, container=entry.lease.request.container)
+            except AnswerError as error:
+                text = f"{name}: the answer of its device plugin to Allocate cannot be used: {error}"
+                self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
+                return
         if uid is None or uid not in self._privileged | {entry.lease.uid}:
             whose = user_words(uid)
             try:
@@ -723,8 +767,9 @@ class Book:
     def _wait_for_owner(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
         match entry.lease.owner:
-            case ContainerOwner(init=None):
-                self._ends.set(entry.lease.id, self._now + BIND)
+            case ContainerOwner(init=None, start_within=seconds):
+                if seconds is not None:
+                    self._ends.set(entry.lease.id, self._now + seconds)
             case ProcessOwner() | ContainerOwner() | TimeOwner() if not entry.watched:
                 self._watch(entry)
             case _:
@@ -737,8 +782,13 @@ class Book:
             return  # After a crash an end may be told twice, and the second time another container has the lease.
         entry.watched = False
         if isinstance(ended.owner, ContainerOwner) and entry.phase is LeasePhase.HELD:
-            entry.grace = True
-            self._ends.set(ended.id, self._now + GRACE)
+            if ended.owner.start_within is None:
+                entry.lease = attrs.evolve(entry.lease, owner=attrs.evolve(ended.owner, init=None))
+                self._write(e.SaveLease(entry.lease))
+                self._touch(entry)
+            else:
+                self._in_grace[ended.id] = entry
+                self._ends.set(ended.id, self._now + GRACE)
         else:
             self._step(entry, Event.OWNER_ENDED)
 
@@ -802,10 +852,10 @@ class Book:
         entry = self._find_held(asked.id, asked.uid)
         if isinstance(entry, Failure):
             self._answer(asked.reply, entry)
-        elif (failure := unbindable(entry, asked)) is not None:
+        elif (failure := unbindable(entry.lease, asked, in_grace=asked.id in self._in_grace)) is not None:
             self._answer(asked.reply, failure)
-        else:
-            self._amend(entry, ContainerOwner(asked.init), asked.reply)
+        elif isinstance(owner := entry.lease.owner, ContainerOwner):
+            self._amend(entry, attrs.evolve(owner, init=asked.init), asked.reply)
 
     def _resume(self, asked: m.ResumeAsked) -> None:
         """Let another connection own a lease, after a restart."""
@@ -824,8 +874,9 @@ class Book:
     def _amend(self, entry: LeaseEntry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
         """Have another owner written; it is told when it is written, since a restart must know it too."""
         lease, end = entry.lease, self._ends.forget(entry.lease.id)
-        amendment = Amendment(lease.id, lease.owner, owner, entry.grace, end, reply)
-        entry.lease, entry.grace = attrs.evolve(lease, owner=owner), False
+        grace = self._in_grace.pop(lease.id, None) is not None
+        amendment = Amendment(lease.id, lease.owner, owner, grace, end, reply)
+        entry.lease = attrs.evolve(lease, owner=owner)
         self._watch(entry)
         self._awaited[self._write(e.SaveLease(entry.lease), awaited=True)] = amendment
 
@@ -851,7 +902,9 @@ class Book:
                 )
                 return
         if amendment.before != amendment.after:
-            entry.lease, entry.grace = attrs.evolve(entry.lease, owner=amendment.before), amendment.grace
+            entry.lease = attrs.evolve(entry.lease, owner=amendment.before)
+            if amendment.grace:
+                self._in_grace[amendment.id] = entry
             self._forget_owner(entry)
             if amendment.end is None:
                 self._wait_for_owner(entry)
@@ -902,6 +955,7 @@ class Book:
             self._tickets.pop(ticket, None)
         if entry.write is not None:
             self._awaited.pop(entry.write, None)
+        self._in_grace.pop(lease.id, None)
         del self._entries[lease.id]
 
     def _forget_plugin(self, entry: LeaseEntry) -> None:
@@ -935,12 +989,12 @@ class Book:
             self._awaited[self._write(e.EndWithholding(), awaited=True)] = asked
 
 
-def unbindable(entry: LeaseEntry, asked: m.BindAsked) -> Failure | None:
-    """Return why a lease is not bound to a container; None if it is."""
-    owner = entry.lease.owner
+def unbindable(lease: Lease, asked: m.BindAsked, *, in_grace: bool) -> Failure | None:
+    """Return why a lease is not bound to a container; None if it is. In its grace, its container has ended."""
+    owner = lease.owner
     if not isinstance(owner, ContainerOwner):
         return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")
-    if owner.init is None or owner.init == asked.init or entry.grace:
+    if owner.init is None or owner.init == asked.init or in_grace:
         return None
     return Failure(Problem.FORBIDDEN, f"lease {asked.id} is bound to another container, whose init is {owner.init.pid}")
 

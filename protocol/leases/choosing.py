@@ -125,6 +125,14 @@ class LeaseLine:
                 for waiting in lists:
                     waiting.append(lease)
 
+    def waiting(self, stock: Stock) -> Iterator[tuple[Request, Reserved]]:
+        """Yield each request that could ever have what it wants, and what is reserved for those before it."""
+        reserved = Reserved()
+        for _, request in self._waiting.values():
+            if stock.could(request):
+                yield request, reserved
+                reserved.add(request)
+
     def reserved_before(self, arrival: int, stock: Stock) -> Reserved:
         """Return what is reserved for those that are in line and came before the one with this number."""
         reserved = Reserved()

@@ -67,8 +67,6 @@ class LeaseEntry:
     watched: bool = False
     #: Whether its owner was told to stop, since a device is unhealthy.
     stopped: bool = False
-    #: Whether its container has ended and may come back.
-    grace: bool = False
     #: Whether subscribers know of it.
     shown: bool = False
 

@@ -28,6 +28,7 @@ from .json_values import (
 )
 from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from .values import (
+    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     Lease,
@@ -74,7 +75,8 @@ def _owner_to_json(owner: Owner, boottime: int | None) -> dict[str, Json]:
         case ProcessOwner():
             return {"kind": "process", **init_to_json(owner.process)}
         case ContainerOwner():
-            return {"kind": "container", "init": None if owner.init is None else init_to_json(owner.init)}
+            init = None if owner.init is None else init_to_json(owner.init)
+            return {"kind": "container", "init": init, "start_within": owner.start_within}
         case TimeOwner():
             has_end = owner.expires is not None and boottime is not None
             left = round(max(0.0, ((owner.expires or 0) - (boottime or 0)) / 1e9), 6) if has_end else None
@@ -125,7 +127,11 @@ def _owner_of(content: Any) -> Owner:
         case "process":
             return ProcessOwner(_process_of(content))
         case "container":
-            return ContainerOwner(None if content["init"] is None else _process_of(content["init"]))
+            start_within = content.get("start_within", START_WITHIN)
+            return ContainerOwner(
+                None if content["init"] is None else _process_of(content["init"]),
+                None if start_within is None else number(start_within),
+            )
         case "time":
             return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
         case "connection":

@@ -129,6 +129,8 @@ def _wrong_owner(asked: LeaseAsked) -> str | None:
     match asked.owner:
         case ContainerOwner() if not asked.request.container or asked.owner.init is not None:
             return "a lease of a container is bound to it by the hook of its CDI file: ask for a container"
+        case ContainerOwner(start_within=seconds) if seconds is not None and not 0 < seconds < 2**31:
+            return "a container has more than 0 seconds to start, and less than 68 years"
         case TimeOwner() if not 0 < asked.owner.seconds < 2**31:
             return "a lease that ends at a time lasts for more than 0 seconds, and less than 68 years"
         case _:
@@ -144,7 +146,9 @@ def same_owner(held: Owner, asked: Owner) -> bool:
             return held.seconds == asked.seconds
         case ConnectionOwner(), ConnectionOwner():
             return held.token_hash == asked.token_hash
-        case (ContainerOwner(), ContainerOwner()) | (NoOwner(), NoOwner()):
+        case ContainerOwner(), ContainerOwner():
+            return held.start_within == asked.start_within
+        case NoOwner(), NoOwner():
             return True
         case _:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import attrs
 
@@ -11,6 +12,7 @@ from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import record, value
 from .config import LeaseLimits
+from .mapped import BUILT_IN, ResourceConfig
 from .replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
 
@@ -356,6 +358,8 @@ class LeaseRules:
     operators: frozenset[int] = ROOT
     #: What plugins of other users may put into leases; see :mod:`.answers`.
     permitted: tuple[str, ...] = ()
+    #: What leases of resources get besides what the plugins answer.
+    resources: Mapping[str, ResourceConfig] = attrs.field(default=BUILT_IN, hash=False)
 
 
 #: What may change a lease.

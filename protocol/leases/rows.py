@@ -10,6 +10,7 @@ import attrs
 from ..values import value
 from .json_values import WRONG_FORM, answer_of, answer_to_json, exactly, number, request_of, texts, words_of
 from .values import (
+    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     Lease,
@@ -72,8 +73,9 @@ class _OwnerColumns:
     process: ProcessIdentity | None = None
     token_hash: str | None = None
     expires: int | None = None
-    #: In the request's JSON: there is no column for it.
+    #: In the request's JSON: there are no columns for them.
     seconds: float | None = None
+    start_within: float | None = None
 
 
 def row_of(lease: Lease, boot_id: str) -> LeaseRow:
@@ -88,7 +90,7 @@ def row_of(lease: Lease, boot_id: str) -> LeaseRow:
         uid=lease.uid,
         pool=lease.request.pool,
         label=_json(dict(lease.request.labels)),
-        request=_json(_json_of_request(lease.request, owner.seconds)),
+        request=_json(_json_of_request(lease.request, owner)),
         state=lease.state.value,
         owner_kind=owner.kind,
         pid=process.pid if process else None,
@@ -115,7 +117,7 @@ def _columns_of(owner: Owner) -> _OwnerColumns:
         case ProcessOwner():
             return _OwnerColumns("process", owner.process)
         case ContainerOwner():
-            return _OwnerColumns("container", owner.init)
+            return _OwnerColumns("container", owner.init, start_within=owner.start_within)
         case TimeOwner():
             return _OwnerColumns("time", expires=owner.expires, seconds=owner.seconds)
         case ConnectionOwner():
@@ -126,7 +128,7 @@ def _columns_of(owner: Owner) -> _OwnerColumns:
             assert_never(owner)
 
 
-def _json_of_request(request: Request, seconds: float | None) -> dict[str, object]:
+def _json_of_request(request: Request, owner: _OwnerColumns) -> dict[str, object]:
     return {
         "resources": {wanted.resource: wanted.count for wanted in request.wanted},
         "ids": request.ids,
@@ -134,7 +136,8 @@ def _json_of_request(request: Request, seconds: float | None) -> dict[str, objec
         "container": request.container,
         "ignore_missing": request.ignore_missing,
         "stop_on_unhealthy": request.stop_on_unhealthy,
-        "seconds": seconds,
+        "seconds": owner.seconds,
+        "start_within": owner.start_within,
     }
 
 
@@ -186,7 +189,11 @@ def _owner_of(row: LeaseRow, asked: Any) -> Owner:
         case "process":
             return ProcessOwner(_process_of(row))
         case "container":
-            return ContainerOwner(None if row.pid is None else _process_of(row))
+            # A row of an earlier version has no such time.
+            start_within = asked.get("start_within", START_WITHIN)
+            return ContainerOwner(
+                None if row.pid is None else _process_of(row), None if start_within is None else number(start_within)
+            )
         case "time":
             return TimeOwner(number(asked["seconds"]), row.expires_boottime_ns)
         case "connection":

@@ -12,6 +12,8 @@ from ..values import value
 
 #: The CDI vendor and class of all leases: ``podman run --device plugind/lease=NAME``.
 CDI_KIND: Final = "plugind/lease"
+#: Seconds within which a container has to start, unless its lease says another time.
+START_WITHIN: Final = 60.0
 
 # --- who holds a lease ------------------------------------------------------------------------------------------------
 
@@ -38,8 +40,11 @@ class ProcessOwner:
 class ContainerOwner:
     """A container, by its init: the lease is bound to it by the CDI hook, and ends some time after it."""
 
-    #: None until the hook has bound it.
+    #: None until the hook has bound it; and again after the end of a container whose lease stays.
     init: ProcessIdentity | None = None
+    #: Seconds within which it has to start. None: the lease stays, before a container and after it, until it is
+    #: released.
+    start_within: float | None = START_WITHIN
 
 
 @value

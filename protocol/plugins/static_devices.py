@@ -16,14 +16,15 @@ from .info import wrong_with_resource
 #: How many leases can have one device at once.
 MAX_SHARED: Final = 64
 #: What a device can be matched by, and what its id can be made of.
-ATTRIBUTES: Final = ("subsystem", "vendor", "product", "serial", "interface")
+ATTRIBUTES: Final = ("subsystem", "name", "vendor", "product", "serial", "interface")
 
 #: The variables that plugind sets itself.
 _OWN_PREFIX: Final = "PLUGIND_"
 _SHOWN: Final = 64
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_IN_ID: Final = frozenset({"name", *ATTRIBUTES})
-_IN_VARIABLES: Final = frozenset({"path", "id", "link"})
+_UUID: Final = "uuid"
+_IN_ID: Final = frozenset({_UUID, *ATTRIBUTES})
+_IN_VARIABLES: Final = frozenset({_UUID, "path", "id", "link"})
 
 
 def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -42,11 +43,13 @@ class StaticResource:
     paths: tuple[str, ...] = ()
     #: Instead of paths, the attributes of the devices in sysfs; their values can have ``*``, ``?`` and ``[…]``.
     match: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
-    #: The id of a device, made of its ``{name}``, which is the last part of its path, and its attributes.
+    #: The id of a device, made of its ``{name}``, which is the last part of its path, of its attributes, and of the
+    #: ``{uuid}`` of a GPU of NVIDIA.
     id: str = "{name}"
     #: Paths of nodes that each lease gets besides its devices.
     nodes: tuple[str, ...] = ()
-    #: Variables for whoever leases devices, made of the ``{path}``, ``{link}`` and ``{id}`` of each, joined by commas.
+    #: Variables for whoever leases devices, made of the ``{path}``, ``{link}``, ``{id}`` and ``{uuid}`` of each, joined
+    #: by commas.
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
     #: What a container may do with the nodes: some of ``r``, ``w`` and ``m``.
     permissions: str = "rw"

@@ -18,6 +18,7 @@ from ..handlers.csi import CSIConfig
 from ..handlers.dra import DRAConfig
 from ..health.checks import HealthChecks
 from ..leases.config import LeasesConfig, LeaseUsers
+from ..leases.mapped import ResourceConfig, with_built_in
 from ..logs.limits import LogLimits
 from ..plugins.info import MAX_INSTANCES, InfoLimits, check_name, wrong_with_resource
 from ..plugins.static_devices import StaticResource, check_static
@@ -130,6 +131,8 @@ class Config:
     )
     #: The resources whose devices are device nodes of the machine, which need no plugin.
     devices: Mapping[str, StaticResource] = attrs.field(factory=dict)
+    #: Variables that leases of a resource get, made of those that its device plugin sets; some are built in.
+    resources: Mapping[str, ResourceConfig] = attrs.field(factory=dict, converter=with_built_in)
     #: How the endpoints of registered plugins are checked, and which types are not checked.
     health_checks: HealthChecks = attrs.field(factory=HealthChecks, validator=instance_of(HealthChecks))
     #: How DRA drivers are used: when one is gone, and which drivers' device health is watched.

@@ -18,6 +18,7 @@ _FIELDS: Final = (
     "expected_devices",
     "max_instances",
     "ready_when",
+    "resources",
     "stable_after",
 )
 #: The settings of roots, and the directories for endpoints, whose default depends on the roots.

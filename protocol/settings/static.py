@@ -1,16 +1,19 @@
-"""Static devices in a file, a variable or an option."""
+"""Static devices, and mapped variables of resources, in a file, a variable or an option."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from ..errors import ConfigError
+from ..leases.mapped import ResourceConfig
 from ..plugins.info import wrong_with_resource
 from ..plugins.static_devices import StaticResource
 from ..values import value
 from .kinds import Integer, Kind, ListOf, Path, Text, WrongValueError, of_toml, shown, wrong
+
+T = TypeVar("T")
 
 #: One resource in text: its name and the patterns of its devices.
 Named = tuple[str, tuple[str, ...]]
@@ -51,24 +54,44 @@ class StaticKind:
 
     def from_toml(self, value: object) -> Any:
         """Return the resources by name."""
-        if not isinstance(value, dict):
-            raise wrong(value, self.words)
-        found, texts, places = dict[str, StaticResource](), list[str](), list[tuple[str, ...]]()
-        for name, given in value.items():
-            try:
-                found[check_resource(name)] = _resource(given)
-            except WrongValueError as error:
-                texts += error.each_with_key(f"the devices of {shown(name)}")
-                places += [(name, *place) for place in error.places]
-        if texts:
-            raise WrongValueError(*texts, places=places)
-        return found
+        return _by_name(value, self.words, "the devices of", _resource)
 
     def from_text(self, text: str, here: str) -> Any:
         """Return the resources by name."""
         if text.lstrip().startswith("{"):
             return self.from_toml(of_toml(text, "a table in braces must be one of TOML"))
         return joined(named(word, here) for word in text.split(";") if word)
+
+
+@value
+class ResourcesKind:
+    """A table of resources with mapped variables; in text, a TOML table in braces."""
+
+    words: str = "a table, in which each resource has a table with env"
+
+    def from_toml(self, value: object) -> Any:
+        """Return the resources by name."""
+        return _by_name(value, self.words, "the resource", _mapped)
+
+    def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002 - it has no paths
+        """Return the resources by name."""
+        return self.from_toml(of_toml(text, "it must be a table in braces, as in TOML"))
+
+
+def _by_name(value: object, words: str, what: str, read: Callable[[object], T]) -> dict[str, T]:
+    """Return what ``read`` makes of each resource's table."""
+    if not isinstance(value, dict):
+        raise wrong(value, words)
+    found, texts, places = dict[str, T](), list[str](), list[tuple[str, ...]]()
+    for name, given in value.items():
+        try:
+            found[check_resource(name)] = read(given)
+        except WrongValueError as error:
+            texts += error.each_with_key(f"{what} {shown(name)}")
+            places += [(name, *place) for place in error.places]
+    if texts:
+        raise WrongValueError(*texts, places=places)
+    return found
 
 
 def named(text: str, here: str) -> Named:
@@ -104,13 +127,21 @@ def check_resource(name: str) -> str:
 
 
 def _resource(given: object) -> StaticResource:
+    return _made(given, "a table with paths or match", _FIELDS, StaticResource)
+
+
+def _mapped(given: object) -> ResourceConfig:
+    return _made(given, "a table with env", {"env": _Texts()}, ResourceConfig)
+
+
+def _made(given: object, words: str, fields: Mapping[str, Kind], make: Callable[..., T]) -> T:
     if not isinstance(given, dict):
-        raise wrong(given, "a table with paths or match")
+        raise wrong(given, words)
     texts, places, found = list[str](), list[tuple[str, ...]](), dict[str, Any]()
     for key, each in given.items():
-        kind = _FIELDS.get(key)
+        kind = fields.get(key)
         if kind is None:
-            texts.append(f"there is no {shown(key)}: it has {', '.join(_FIELDS)}")
+            texts.append(f"there is no {shown(key)}: it has {', '.join(fields)}")
             places.append((key,))
             continue
         try:
@@ -121,7 +152,7 @@ def _resource(given: object) -> StaticResource:
     if texts:
         raise WrongValueError(*texts, places=places)
     try:
-        return StaticResource(**found)
+        return make(**found)
     except ConfigError as error:
         raise WrongValueError(str(error)) from None
 

@@ -43,7 +43,7 @@ from .kinds import (
     WrongValueError,
 )
 from .pools import PoolKind
-from .static import StaticKind
+from .static import ResourcesKind, StaticKind
 
 #: The parts of the configuration: their key, and the class whose fields are settings.
 PARTS: Final[Mapping[str, type]] = {
@@ -98,6 +98,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "expected": ListOf(Text()),
     "expected_devices": ByType(Integer(1), "resource"),
     "devices": StaticKind(),
+    "resources": ResourcesKind(),
     "trust.uids": ListOf(User()),
     "endpoint_directories": ListOf(Path(or_words=(DEFAULT,)), ":"),
     "device_plugins.directory": OrOff(Path(or_words=(DEFAULT,))),

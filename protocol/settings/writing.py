@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..leases.mapped import ResourceConfig
 from ..plugins.static_devices import StaticResource
 from . import static
 from .kinds import OFF
@@ -34,6 +35,8 @@ def _item(value: Any) -> Any:
         case PoolGiven():
             pool = {"name": value.name, "resource": value.resource, "ids": value.ids, "users": value.users}
             return {name: to_json(value) for name, value in pool.items() if value}
+        case ResourceConfig():
+            return {"env": dict(value.env)}
         case StaticResource():
             return {name: to_json(each) for name, each in static.given(value).items()}
         case _:

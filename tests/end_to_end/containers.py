@@ -16,7 +16,7 @@ from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import finish
 
 #: Applets of busybox that tests use.
-_APPLETS = ("sh", "cat", "echo", "stat", "env")
+_APPLETS = ("sh", "cat", "echo", "stat", "env", "sleep")
 #: For a machine whose limits are lower than podman's own, and without a network of its own.
 OPTIONS = ("--rm", "--network=none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000")
 

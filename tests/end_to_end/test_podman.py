@@ -18,7 +18,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.tests.end_to_end.containers import engine
+from plugind.tests.end_to_end.containers import OPTIONS, engine
 from plugind.tests.end_to_end.leasing import ended, leases, listed, release
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, finish
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.extended
 CHECKOUT = Path(__file__).parents[2]
 #: The user of the rootless engine.
 USER = 1000
-GPU, DATA = "example.com/gpu", "example.com/data"
+GPU, DATA, STATIC = "example.com/gpu", "example.com/data", "lab/static"
 #: A container's end is followed by the lease's sooner than in a real daemon.
 TIMEOUTS = {"protocol.leases.book.GRACE": 0.2}
 
@@ -72,11 +72,13 @@ def served() -> Iterator[Served]:
         os.mknod(place / "node", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         os.chmod(place / "node", 0o640)
         os.chown(place / "node", 0, 20)
+        os.mknod(place / "static", stat.S_IFCHR | 0o600, os.makedev(1, 5))
         (place / "file").write_text("read\n")
         python = python_of_all(place / "python")
         script = [python, str(Path(__file__).with_name("patient.py")), json.dumps(TIMEOUTS), "--log-format=json"]
         root, status = ["--root", str(place / "root")], ["--status", str(place / "status.sock")]
         options = [f"--device-plugins={plugins}", f"--state={place}/state", f"--lease-uids={USER}"]
+        options += ["--devices", f"{STATIC}={place}/static"]
         log = stack.enter_context((place / "log").open("ab"))
         stack.callback(remove_files, place / "state/state.db")
         process = stack.enter_context(daemon_process([*script, *root, *status, *options], log, PLACES))
@@ -127,7 +129,7 @@ def owner(served: Served, lease: str) -> dict[str, Any]:
 #: Prints what the container got, and ends with its input.
 _LOOK = """
 echo $GIVEN $PLUGIND_LEASE $PLUGIND_DEVICES $PLUGIND_NODES
-stat -c '%A %u %g %t:%T' /dev/gpu-0
+stat -c '%A %u %g %t:%T' /dev/gpu-0 ${PLUGIND_NODES#*,}
 cat /dev/data-0
 cat
 """
@@ -135,15 +137,16 @@ cat
 
 def test_a_container_has_the_devices_of_its_lease_alone_and_frees_them_after_its_end(served: Served) -> None:
     podman = engine(served.directory / "e")
-    options = served.allocate(f"{GPU}=1", f"{DATA}=1", "--id", "job")
+    options = served.allocate(f"{GPU}=1", f"{DATA}=1", f"{STATIC}=1", "--id", "job")
     assert owner(served, "job")["kind"] == "container"
     with podman.started(options, _LOOK) as first:
         assert first.stdin is not None
         assert first.stdout is not None
-        seen = [first.stdout.readline() for _ in range(3)]
+        seen = [first.stdout.readline() for _ in range(4)]
         assert [line.strip() for line in seen] == [
-            f"gpu-0 job {GPU}=gpu-0;{DATA}=data-0 /dev/gpu-0",
+            f"gpu-0 job {GPU}=gpu-0;{DATA}=data-0;{STATIC}=static /dev/gpu-0,{served.directory}/static",
             "crw-r----- 0 20 1:3",
+            "crw------- 0 0 1:5",
             "read",
         ]
         init = owner(served, "job")["init"]["pid"]
@@ -156,6 +159,40 @@ def test_a_container_has_the_devices_of_its_lease_alone_and_frees_them_after_its
     trio.run(ended, served.daemon, "job")
     third = podman.run(options, "echo started")
     assert f"unresolvable CDI devices {options[1]}" in third.stderr
+
+
+def test_a_lease_until_its_release_is_kept_over_stop_and_start(served: Served) -> None:
+    podman = engine(served.directory / "k")
+    options = served.allocate(f"{GPU}=1", "--id=kept", "--until-release")
+
+    def run(*words: str) -> None:
+        done = finish([*podman.podman, *words], cwd=podman.directory, env=podman.environment)
+        assert done.returncode == 0, done.stderr
+
+    run(
+        "run",
+        "--detach",
+        "--name=kept",
+        *OPTIONS[1:],
+        *options,
+        "--rootfs",
+        f"{podman.directory}/root",
+        "sleep",
+        "1000",
+    )
+    first = owner(served, "kept")["init"]
+    run("stop", "--time=0", "kept")
+    trio.run(unbound, served, "kept")
+    run("start", "kept")
+    assert owner(served, "kept")["init"] not in (None, first)
+    run("rm", "--force", "--time=0", "kept")
+    trio.run(release, served.daemon, "kept")
+
+
+async def unbound(served: Served, lease: str) -> None:
+    with trio.fail_after(30):
+        while (await leases(served.daemon))[lease]["owner"]["init"] is not None:  # noqa: ASYNC110 - another process
+            await trio.sleep(0.05)
 
 
 def test_a_user_has_containers_of_leases_of_its_own(served: Served) -> None:

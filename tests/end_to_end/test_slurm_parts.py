@@ -17,7 +17,7 @@ import trio
 from plugind.tests.end_to_end.leasing import allocate, capacity, leases, listed, release
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, daemon_process, finish
 
-GPU = "example.com/gpu"
+GPU, STATIC = "example.com/gpu", "lab/static"
 PARTS = Path(__file__).parents[2] / "deploy" / "slurm"
 SCRIPTS = ("prolog", "task-prolog", "epilog", "health", "plugind-slurm-reconcile", "common.sh")
 #: The name of the node. Tests that run at the same time must not find each other's processes.
@@ -149,7 +149,7 @@ class Slurm:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A daemon with a plugin, for all tests: to start both takes longer than most of them."""
     directory = tmp_path_factory.mktemp("slurm")
-    with daemon(directory, "--state", str(directory / "kept")) as started:
+    with daemon(directory, "--state", str(directory / "kept"), f"--devices={STATIC}=/dev/null,/dev/zero") as started:
         trio.run(started.ready)
         devices = [f"--device=GPU-{number}=/dev/null" for number in range(4)]
         command = [*PLUGIND, "fake", "--type=DevicePlugin", f"--name={GPU}", f"--socket={started.root}/gpu.sock"]
@@ -203,6 +203,19 @@ async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epi
     assert await slurm.part("epilog") == Done(0, "", "")
     assert (await slurm.held(), list(slurm.variables.parent.iterdir()), slurm.updates) == ({}, [], [])
     assert await slurm.part("epilog") == Done(0, "", "")
+
+
+async def test_a_job_has_devices_that_no_plugin_offers(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {STATIC} count=2 ids=null,zero types=1\n")
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
+    assert (await slurm.part("task-prolog")).out.splitlines()[1:] == [
+        f"export PLUGIND_DEVICES={STATIC}=zero",
+        "export PLUGIND_NODES=/dev/zero",
+    ]
+    assert (await slurm.part("health")).code == 0
+    assert slurm.updates == []
+    assert await slurm.part("epilog") == Done(0, "", "")
+    assert await leases(slurm.daemon) == {}
 
 
 async def test_the_number_of_devices_comes_from_slurm_for_this_node_alone(slurm: Slurm) -> None:

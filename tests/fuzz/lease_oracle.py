@@ -231,7 +231,8 @@ class LeaseOracle:
                         holding.ended = now
                     holding.is_over = holding.released = True
                 case ContainerOwner(init=owner) if owner == process:
-                    holding.until = now + GRACE
+                    # Until then it ends only for a request that needs its devices.
+                    holding.until, holding.unsure_since = now + GRACE, now
                 case _:
                     pass
 

@@ -175,6 +175,8 @@ async def test_a_lease_that_the_caller_named_is_left_to_the_caller(make: Make, t
         ({"seconds": 60.0}, {"kind": "time", "seconds": 60.0}),
         ({"until_release": True}, {"kind": "none"}),
         ({"container": True}, {"kind": "container"}),
+        ({"container": True, "start_within": 600.0}, {"kind": "container", "start_within": 600.0}),
+        ({"container": True, "until_release": True}, {"kind": "container", "start_within": None}),
     ],
 )
 async def test_a_lease_is_taken_for_somebody(
@@ -186,7 +188,7 @@ async def test_a_lease_is_taken_for_somebody(
     assert (asked.body["owner"], asked.body["container"], asked.body["id"]) == (owner, "container" in way, None)
 
 
-@pytest.mark.parametrize("ways", [{}, {"pid": 1, "seconds": 2.0}, {"until_release": True, "container": True}])
+@pytest.mark.parametrize("ways", [{}, {"pid": 1, "seconds": 2.0}, {"seconds": 2.0, "container": True}])
 async def test_exactly_one_way_says_until_when(make: Make, ways: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give exactly one of pid, seconds, until_release and container"):
         await make("/nowhere").take({GPU: 1}, **ways)

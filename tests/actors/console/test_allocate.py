@@ -178,6 +178,8 @@ def test_a_device_node_that_the_user_cannot_open_is_a_warning(tmp_path: Path) ->
         (["--until-release"], {"kind": "none"}),
         (["-o", "cdi"], {"kind": "container"}),
         (["-o", "podman"], {"kind": "container"}),
+        (["-o", "podman", "--start-within", "10m"], {"kind": "container", "start_within": 600.0}),
+        (["-o", "podman", "--until-release"], {"kind": "container", "start_within": None}),
     ],
 )
 def test_who_is_to_have_the_devices(plugind: Run, words: list[str], owner: dict[str, Any]) -> None:

@@ -278,6 +278,7 @@ OTHER_VALUES = {
     "observe_again": "70",
     "endpoint_directories": "['/other']",
     "devices": "{ 'v.com/serial' = { paths = ['/dev/ttyS*'] } }",
+    "resources": "{ 'v.com/gpu' = { env = { A = '{B}' } } }",
     "expected": "['a']",
     "expected_devices": "{ 'v.com/gpu' = 8 }",
     "ready_when": "'healthy'",

@@ -24,7 +24,7 @@ class Machine:
 
     @property
     def nodes(self) -> DeviceNodes:
-        return DeviceNodes(*(str(self.place / name) for name in ("dev", "sys", "udev")))
+        return DeviceNodes(*(str(self.place / name) for name in ("dev", "sys", "udev", "nvidia")))
 
     def make(self, name: str, minor: int = 3, *, kind: int = stat.S_IFCHR, major: int = 1) -> Path:
         """Make a node; by default one of those that every kernel has."""
@@ -96,6 +96,39 @@ def test_a_device_is_ready_when_udev_has_finished_with_it(machine: Machine) -> N
     (machine.place / "udev" / "data").mkdir()
     (machine.place / "udev" / "data" / "c1:3").write_text("")
     assert machine.found("dev/*") == [("dev/null0", "c1:3", None)]
+
+
+def test_a_gpu_of_nvidia_has_the_uuid_that_its_driver_says_of_its_number(machine: Machine) -> None:
+    """The minor numbers are in another order than the addresses, by which CUDA may count."""
+    for bus, minor, uuid in (("0000:18:00.0", 1, "GPU-aa"), ("0000:af:00.0", 0, "GPU-????????-????")):
+        (machine.place / "nvidia" / bus).mkdir(parents=True)
+        said = f"Model: \t\t NVIDIA L4\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
+        (machine.place / "nvidia" / bus / "information").write_text(said)
+        machine.link(f"bus/pci/devices/{bus}", machine.put(f"devices/pci/{bus}", vendor="0x10de", device="0x27b8"))
+        machine.make(f"nvidia{minor}", minor, major=195)
+    machine.make("nvidiactl", 255, major=195)
+    found = {
+        os.path.basename(node.path): (node.place, node.attributes.get("uuid"), node.attributes.get("vendor"))
+        for node in machine.nodes.find(StaticResource((f"{machine.place}/dev/nvidia*",)))
+    }
+    assert found == {
+        "nvidia0": ("/devices/pci/0000:af:00.0", None, "10de"),
+        "nvidia1": ("/devices/pci/0000:18:00.0", "GPU-aa", "10de"),
+        "nvidiactl": ("", None, None),
+    }
+
+
+def test_a_node_of_a_graphics_card_matches_by_its_name(machine: Machine) -> None:
+    """Each card has two nodes."""
+    for minor, name in ((0, "card0"), (128, "renderD128")):
+        machine.make(f"dri/{name}", minor, major=226)
+        place = machine.put(f"devices/pci/gpu/drm/{name}", uevent=f"DEVNAME=dri/{name}")
+        machine.link(f"dev/char/226:{minor}", place)
+        machine.link(f"class/drm/{name}", place)
+    machine.put("devices/pci/gpu", vendor="0x1002")
+    match = {"subsystem": "drm", "vendor": "1002", "name": "renderD*"}
+    (found,) = machine.nodes.find(StaticResource(match=match))
+    assert found.path == f"{machine.place}/dev/dri/renderD128"
 
 
 def test_the_attributes_of_a_device_are_those_of_the_nearest_usb_device(machine: Machine) -> None:

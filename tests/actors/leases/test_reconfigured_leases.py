@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.errors import AllocationError, ConfigError
 from plugind.protocol.leases.config import LeaseLimits, LeasesConfig
+from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Problem
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.plugins.devices import Device, DeviceOptions
@@ -104,6 +105,21 @@ async def test_a_caller_whose_pool_is_closed_to_it_while_its_plugin_chooses_has_
         with pytest.raises(AllocationError, match="user 500 may not take devices from the pool lab"):
             async with node.supervisor.allocate({GPU: 1}, pool="lab"):
                 pass
+
+
+async def test_a_reload_changes_the_variables_that_are_made_of_those_of_a_plugin(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        plug(node)
+        await node.settled()
+        async with node.supervisor.allocate({GPU: 1}) as before:
+            given = before.answer
+            assert given is not None
+            (name,) = given.env
+            mapping = ResourceConfig({"MADE": f"of {{{name}}}"})
+            await node.reconfigure(attrs.evolve(DEFAULT_CONFIG, resources={GPU: mapping}))
+            async with node.supervisor.allocate({GPU: 1}) as after:
+                assert after.answer is not None
+                assert after.answer.env == {name: "gpu-1", "MADE": "of gpu-1"}
 
 
 async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: MockClock) -> None:

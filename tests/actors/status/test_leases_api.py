@@ -176,6 +176,7 @@ async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: Mock
         ({"resources": {}}, 400, "resources is an empty object: give an object of 1 to 64"),
         ({"ids": ["GPU-0", "GPU-1"]}, 400, f"--ids names 2 devices, and 1 of {GPU} are wanted"),
         ({"owner": {"kind": "container"}}, 400, "a lease of a container is bound to it by the hook"),
+        ({"owner": {"kind": "container", "start_within": 0}}, 400, "owner.start_within is 0: give within how many"),
         ({"pool": "lab"}, 400, "there is no pool lab of vendor.com/gpu"),
         ({"owner": {"kind": "process", "pid": 991}, "client_pid": 1}, 400, "cannot be used in another pid namespace"),
         ({"owner": {"kind": "process", "pid": 12}, "client_pid": 991}, 400, "there is no process 12: name one that"),
@@ -230,7 +231,7 @@ async def test_a_lease_is_bound_to_its_container(autojump_clock: MockClock) -> N
         await daemon.post(id="a", owner={"kind": "container"}, container=True)
         assert (await daemon.ask("POST", "/v1/leases/a/bind", init, by=peer(BOB)))[0] == 403
         status, bound = await daemon.ask("POST", "/v1/leases/a/bind", init)
-        assert (status, bound["owner"]) == (200, {"kind": "container", "init": init})
+        assert (status, bound["owner"]) == (200, {"kind": "container", "init": init, "start_within": 60.0})
         other = {**init, "pid": 78}
         status, failed = await daemon.ask("POST", "/v1/leases/a/bind", other)
         assert (status, failed["error"]) == (403, "lease a is bound to another container, whose init is 77")

@@ -26,7 +26,10 @@ SECOND = FoundNode("/dev/ttyUSB10", "/dev/ttyUSB10", "c188:10")
         ({"paths": ("/dev/a",), "nodes": ("b",)}, '"b" is not an absolute path'),
         ({"match": {"vendor": "0403"}}, "match needs a subsystem"),
         ({"match": {"subsystem": "t*"}}, 'the subsystem "t\\*" must be one name'),
-        ({"match": {"subsystem": "tty", "colour": "red"}}, '"colour" is no attribute: match has subsystem, vendor'),
+        (
+            {"match": {"subsystem": "tty", "colour": "red"}},
+            '"colour" is no attribute: match has subsystem, name, vendor',
+        ),
         ({"paths": ("/dev/a",), "id": "{path}"}, "there is no {path}, but {interface}, {name}"),
         ({"paths": ("/dev/a",), "id": "{name.x}"}, "there is no {name.x}"),
         ({"paths": ("/dev/a",), "env": {"A": "{"}}, 'the variable A is "{"'),
@@ -65,6 +68,18 @@ def test_devices_are_listed_in_natural_order_with_the_last_part_of_their_path_as
 def test_an_id_has_no_character_that_separates_others(form: str, attributes: dict[str, str], expected: str) -> None:
     node = FoundNode("/dev/by-id/usb-a,b=1", "/dev/ttyUSB0", "c188:0", attributes=attributes)
     assert shown(StaticResource(("/dev/by-id/*",), id=form), node) == [(expected, "Healthy")]
+
+
+def test_a_device_whose_uuid_is_asked_for_and_not_known_is_withheld() -> None:
+    """A variable that is empty would hide all GPUs from some programs, and none from others."""
+    gpus = StaticResource(("/dev/nvidia[0-9]*",), id="{uuid}", env={"CUDA_VISIBLE_DEVICES": "{uuid}"})
+    known = FoundNode("/dev/nvidia1", "/dev/nvidia1", "c195:1", attributes={"uuid": "GPU-aa"})
+    unknown = FoundNode("/dev/nvidia0", "/dev/nvidia0", "c195:0")
+    assert shown(gpus, known, unknown) == [
+        ("%2Fdev%2Fnvidia0", "its UUID is not known: the driver tells it once a program has used the GPU"),
+        ("GPU-aa", "Healthy"),
+    ]
+    assert answer(gpus, "nvidia.com/gpu", {"GPU-aa": known}, []).env == {"CUDA_VISIBLE_DEVICES": "GPU-aa"}
 
 
 def test_of_two_links_to_one_node_the_second_is_withheld_in_another_resource_too() -> None:

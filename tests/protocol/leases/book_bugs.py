@@ -27,6 +27,7 @@ from plugind.protocol.leases.entries import Ends, LeaseEntry
 from plugind.protocol.leases.limits import Usage
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
+from plugind.protocol.leases.values import ContainerOwner
 from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play
 
 Bug = AbstractContextManager[object]
@@ -142,6 +143,17 @@ def _serve_though_withheld() -> Bug:
     return patch.multiple(Book, _serve=anyway(Book._serve), _refusal=anyway(Book._refusal))
 
 
+def _containers_take_for_ever() -> Bug:
+    wait_for_owner = Book._wait_for_owner
+
+    def wait_longer(self: Book, entry: LeaseEntry) -> None:
+        wait_for_owner(self, entry)
+        if isinstance(entry.lease.owner, ContainerOwner) and self._ends.forget(entry.lease.id) is not None:
+            self._ends.set(entry.lease.id, self._now + 1e9)
+
+    return patch.object(Book, "_wait_for_owner", wait_longer)
+
+
 def _free_at_end_of_container() -> Bug:
     return patch.object(book, "GRACE", 0.0)
 
@@ -191,8 +203,10 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "an undelivered answer keeps its lease": lambda: _step(LeasePhase.HELD, Event.LEFT, (LeasePhase.HELD, ())),
     "the end of an owner is not heard": lambda: _ignore("_owner_ended"),
     "nothing ever ends by itself": _ends_never,
-    "containers may take for ever": lambda: patch.object(book, "BIND", 1e9),
+    "containers may take for ever": _containers_take_for_ever,
     "a container has no grace": _free_at_end_of_container,
+    "a grace yields to nobody": lambda: patch.object(Book, "_needed", lambda _: []),
+    "a grace yields to anybody": lambda: patch.object(Book, "_needed", lambda self: [*self._in_grace.values()]),
     "a bind that was not written counts": lambda: patch.object(Book, "_undo", _nothing),
     "an amendment is not written": lambda: _amend_in_memory(),
     "users are never given back what they had": lambda: _usage_grows(),

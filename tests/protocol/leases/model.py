@@ -81,9 +81,14 @@ class Model:
         self.watched: dict[str, Owner] = {}
         #: When a lease goes by itself: one that no container has bound, or whose container has ended.
         self.until: dict[str, float] = {}
-        #: The owners of held leases; and of each that a container binds, its owner before, and until when it had time.
+        #: Those of them whose container has ended: they end earlier for a request that needs that.
+        self.in_grace: set[str] = set()
+        #: The owners of held leases; and of each that a container binds, its owner before, until when it had time, and
+        #: whether that was after a container.
         self.owners: dict[str, Owner] = {}
-        self.unbound: dict[str, tuple[Owner, float]] = {}
+        self.unbound: dict[str, tuple[Owner, float, bool]] = {}
+        #: What is being released.
+        self.released: set[str] = set()
         #: What is on the disk: leases by id.
         self.disk: dict[str, Lease] = {}
         #: Devices that a plugin is preparing, and those that it may be preparing until a time, or until its end.
@@ -117,7 +122,8 @@ class Model:
         assert self.book.next_end > self.now
         for lease, until in bounded.items():
             found = self.book.find(lease)
-            assert (found is None) is (until <= self.now), f"{found} outlived its time, or {lease} ended before"
+            if found is not None or lease not in self.in_grace:
+                assert (found is None) is (until <= self.now), f"{found} outlived its time, or {lease} ended before"
         for lease, owner in [*self.watched.items()]:
             if isinstance(owner, TimeOwner) and (owner.expires or 0) <= self.now * 1e9:
                 self.end_owner(lease)
@@ -148,7 +154,8 @@ class Model:
                 self.watched[effect.id] = effect.owner
                 until, owner = self.until.pop(effect.id, None), self.owners.get(effect.id)
                 if until is not None and owner is not None and owner != effect.owner:
-                    self.unbound[effect.id] = owner, until
+                    self.unbound[effect.id] = owner, until, effect.id in self.in_grace
+                self.in_grace.discard(effect.id)
             case e.ForgetOwner():
                 self.watched.pop(effect.id, None)
             case e.StopOwner():
@@ -227,13 +234,19 @@ class Model:
 
     def end_owner(self, lease: str) -> None:
         owner, before = self.watched.pop(lease), self.book.find(lease)
-        may_come_back = isinstance(owner, ContainerOwner) and before and before.state is LeaseState.HELD
-        if may_come_back:
+        stays = isinstance(owner, ContainerOwner) and before is not None and before.state is LeaseState.HELD
+        is_kept = isinstance(owner, ContainerOwner) and owner.start_within is None
+        if stays and not is_kept:
             self.until[lease] = self.now + GRACE
+            self.in_grace.add(lease)
         self.send(m.OwnerEnded(lease, owner))
         found = self.book.find(lease)
-        if may_come_back:
-            assert found == before, "a container may be started again"
+        if stays and is_kept:
+            assert found is not None
+            assert before is not None
+            assert found == attrs.evolve(before, owner=ContainerOwner(start_within=None))
+        elif stays:
+            assert found in (before, None), "a container may be started again"
         else:
             assert found is None or found.state in (LeaseState.PENDING, LeaseState.UNCERTAIN)
 
@@ -245,7 +258,9 @@ class Model:
             assert self.book.find(lease.id) is None, "an answer that is not delivered releases"
 
     def release(self, lease: Lease, uid: int) -> None:
+        self.released = {lease.id}
         self.send(m.ReleaseAsked((lease.id,), uid, Sink()))
+        self.released = set()
         after = self.book.find(lease.id)
         if uid not in (0, lease.uid):
             assert after == lease
@@ -263,7 +278,7 @@ class Model:
         answered = {lease.id for lease in self.answered()}
         self.doubtful = dict.fromkeys([*self.doubtful, *self.preparing], self.now + MINUTE)
         gone = self.writes, self.calls, self.files, self.preparing, self.watched, self.callers
-        for of in (*gone, self.until, self.unbound, self.lost):
+        for of in (*gone, self.until, self.unbound, self.lost, self.in_grace):
             of.clear()
         self.book, self.withheld = self.new_book(), withheld
         kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None)
@@ -328,10 +343,12 @@ class Model:
 
     # --- what holds after each turn ---
 
+    def is_over(self, lease: str) -> bool:
+        return self.until.get(lease, math.inf) <= self.now
+
     def check(self, before: dict[str, Lease]) -> None:
         leases = self.leases
         self.lost &= {lease.id for lease in leases}
-        self.until = {lease_id: until for lease_id, until in self.until.items() if self.book.find(lease_id) is not None}
         self.check_devices(leases)
         self.owners = {lease.id: lease.owner for lease in leases if lease.state is LeaseState.HELD}
         self.unbound = {lease_id: unbound for lease_id, unbound in self.unbound.items() if lease_id in self.owners}
@@ -344,8 +361,13 @@ class Model:
         ]
         for lease in granted:
             self.supply.check_turn(lease, granted)
+        gone = before.keys() - {lease.id for lease in leases}
+        yielded = {lease for lease in gone & self.in_grace if lease not in self.released and not self.is_over(lease)}
+        assert granted or not yielded, f"{yielded} ended for nobody"
+        self.in_grace -= gone
+        self.until = {lease_id: until for lease_id, until in self.until.items() if lease_id not in gone}
         if not self.withheld:
-            self.supply.check_line()
+            self.supply.check_line({lease.id for lease in leases if lease.id in self.in_grace})
         assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"
         if not self.writes:
             there = {
@@ -390,13 +412,15 @@ class Model:
                 assert asked.deadline > self.now, "one waits for longer than it said"
 
     def check_owner(self, lease: Lease) -> None:
-        owner, until = self.unbound.get(lease.id, (None, 0.0))
+        owner, until, in_grace = self.unbound.get(lease.id, (None, 0.0, False))
         if lease.owner == owner:
             # The binding could not be written: there is no more time than before.
             del self.unbound[lease.id]
             self.until[lease.id] = until
+            if in_grace:
+                self.in_grace.add(lease.id)
         match lease.owner:
-            case NoOwner() | ConnectionOwner():
+            case NoOwner() | ConnectionOwner() | ContainerOwner(init=None, start_within=None):
                 return
             case ContainerOwner(init=None):
                 self.until.setdefault(lease.id, self.now + MINUTE)

@@ -17,7 +17,7 @@ numbers = st.integers(min_value=0, max_value=2**62)
 identities = st.builds(v.ProcessIdentity, numbers, numbers, texts)
 owners: st.SearchStrategy[v.Owner] = st.one_of(
     st.builds(v.ProcessOwner, identities),
-    st.builds(v.ContainerOwner, st.none() | identities),
+    st.builds(v.ContainerOwner, st.none() | identities, st.none() | st.floats(min_value=0, max_value=1e9)),
     st.builds(v.TimeOwner, st.floats(min_value=0, max_value=1e9), st.none() | numbers),
     st.builds(v.ConnectionOwner, texts),
     st.builds(v.NoOwner),

@@ -33,6 +33,8 @@ class Supply:
     #: The ids that are listed, and those of them that are healthy.
     listed: dict[str, set[str]] = attrs.field(factory=dict)
     healthy: dict[str, set[str]] = attrs.field(factory=dict)
+    #: The leases that count for nothing while the line is checked.
+    _yielding: set[str] = attrs.field(factory=set)
 
     def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
         """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
@@ -52,14 +54,20 @@ class Supply:
                 left -= self.unlisted(lease.request, wanted.resource)
             assert left >= others[place], f"{lease} took what is not free, or what an earlier one waits for"
 
-    def check_line(self) -> None:
-        """Each one in line waits for something."""
+    def check_line(self, in_grace: set[str]) -> None:
+        """Each one in line waits for something, which it has not without the leases whose containers have ended."""
+        self._yielding = {
+            lease.id
+            for lease in self._leases()
+            if lease.id in in_grace and all(device in self.listed[name] for name, device in things(lease))
+        }
         others, named = Counter[Place](), set[Thing]()
         for lease in self.in_line():
             assert not self.fits(lease.request, others, named), f"{lease} waits for nothing"
             if self.could(lease.request):
                 more, more_named = reserved([lease.request])
                 others, named = others + more, named | more_named
+        self._yielding = set()
 
     def in_line(self) -> list[Lease]:
         return sorted((lease for lease in self._leases() if lease.state is LeaseState.QUEUED), key=self.arrival)
@@ -68,7 +76,8 @@ class Supply:
         return self.arrivals.get(lease.id, 1 << 60)
 
     def free(self, place: Place) -> set[str]:
-        taken = {device for lease in self._leases() for name, device in things(lease) if name == place[0]}
+        holders = (lease for lease in self._leases() if lease.id not in self._yielding)
+        taken = {device for lease in holders for name, device in things(lease) if name == place[0]}
         return self.of(place) - taken
 
     def of(self, place: Place) -> set[str]:

@@ -14,6 +14,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
+from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     Answer,
@@ -168,6 +169,9 @@ class Node:
 
     def states(self) -> list[str]:
         return [lease.state.value for lease in self.book.snapshot(self.now).leases]
+
+    def ids(self) -> set[str]:
+        return {lease.id for lease in self.book.snapshot(self.now).leases}
 
     def last_writes(self) -> list[e.Change]:
         changes = [change for write in self.disk for change in write.changes]
@@ -331,6 +335,28 @@ def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permit
     node.send(m.Allocated("x", GPU, answer, uid=BOB))
     node.save()
     assert asker.lease.answer == answer
+
+
+def test_a_mapped_variable_of_another_users_plugin_needs_a_permit_of_its_own() -> None:
+    node = Node("a")
+    resources = {GPU: ResourceConfig({"MADE": "{GIVEN}"})}
+    node.send(m.LeaseRules(permitted=(f"{GPU}:env=MADE",), resources=resources))
+    for plugin, env in ((BOB, {"MADE": "1"}), (ROOT, {"GIVEN": "1", "MADE": "1"})):
+        asker = node.ask(id="x")
+        node.save()
+        node.send(m.Allocated("x", GPU, Answer({"GIVEN": "1"}), uid=plugin))
+        node.save()
+        assert asker.lease.answer == Answer(env)
+        node.release("x")
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, Answer(), uid=ROOT))
+    problem, text = asker.why
+    assert (problem, text[: text.index(":", 20)]) == (
+        "refused",
+        f"{GPU}: the answer of its device plugin to Allocate cannot be used",
+    )
+    assert node.states() == []
 
 
 def test_answers_that_contradict_each_other_free_all() -> None:
@@ -716,6 +742,65 @@ def test_after_the_end_of_a_container_another_may_bind_it_for_some_time() -> Non
     node.send(m.OwnerEnded("x", ContainerOwner(OTHER_INIT)))
     node.wait(GRACE)
     assert node.states() == []
+
+
+def test_a_container_has_the_time_to_start_that_was_asked_for() -> None:
+    """The first start of a container may download its image."""
+    node = Node("a")
+    node.hold(IN_CONTAINER, owner=ContainerOwner(start_within=600.0))
+    node.wait(599)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
+def test_a_lease_that_is_kept_has_one_container_after_the_other_until_it_is_released() -> None:
+    node = Node("a")
+    kept = ContainerOwner(start_within=None)
+    node.hold(IN_CONTAINER, owner=kept, id="x")
+    for init in (INIT, OTHER_INIT):
+        node.wait(1000)
+        inbox = node.bind("x", init)
+        node.save()
+        (bound,) = inbox
+        assert isinstance(bound, Lease)
+        assert bound.owner == ContainerOwner(init, None)
+        node.send(m.OwnerEnded("x", bound.owner))
+        (change,) = node.disk[-1].changes
+        assert change == e.SaveLease(attrs.evolve(bound, owner=kept))
+        node.save()
+    node.ask(wait=5.0, id="y")
+    assert node.states() == ["held", "queued"]
+    node.release("x")
+    assert "held" not in node.states()
+
+
+def test_in_the_grace_after_its_container_a_lease_ends_for_a_request_that_needs_it() -> None:
+    """``for i in 1 2 3; do podman run $(plugind allocate …) …; done`` on the only device."""
+    node = Node("a")
+    for init in (INIT, OTHER_INIT):
+        lease = node.hold(IN_CONTAINER, owner=ContainerOwner())
+        assert node.states() == ["held"]
+        node.bind(lease.id, init)
+        node.save()
+        node.send(m.OwnerEnded(lease.id, ContainerOwner(init)))
+        assert node.states() == ["held"]
+
+
+def test_a_grace_ends_only_if_that_is_enough_and_the_latest_last() -> None:
+    node = Node("a", "b", "c")
+    first, second = (node.hold(IN_CONTAINER, owner=ContainerOwner(), id=name) for name in ("first", "second"))
+    for lease in (first, second):
+        node.bind(lease.id)
+        node.save()
+        node.send(m.OwnerEnded(lease.id, ContainerOwner(INIT)))
+    node.hold(owner=NoOwner(), id="other")
+    assert node.ask(request((GPU, 3))).failure.problem is Problem.UNAVAILABLE
+    assert node.ids() == {"first", "second", "other"}
+    node.hold(owner=NoOwner(), id="needed")
+    assert node.ids() == {"second", "other", "needed"}
+    node.wait(GRACE)
+    assert node.ids() == {"other", "needed"}
 
 
 def test_of_two_bindings_to_one_container_one_that_is_written_is_enough() -> None:

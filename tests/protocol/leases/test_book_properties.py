@@ -40,6 +40,7 @@ OWNERS: list[Owner] = [
     NoOwner(),
     TimeOwner(5.0),
     ContainerOwner(),
+    ContainerOwner(start_within=None),
     ConnectionOwner("hash"),
 ]
 REQUESTS = [

@@ -48,7 +48,8 @@ _some = st.lists(words, max_size=3).map(tuple)
 _wishes = st.one_of(
     st.builds(ProcessWish, st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1)),
     st.builds(v.TimeOwner, st.floats(0, MAX_SECONDS, exclude_min=True)),
-    st.sampled_from([v.ContainerOwner(), v.ConnectionOwner(), v.NoOwner()]),
+    st.builds(v.ContainerOwner, start_within=st.none() | st.floats(0, MAX_SECONDS, exclude_min=True)),
+    st.sampled_from([v.ConnectionOwner(), v.NoOwner()]),
 )
 _requests = st.builds(
     v.Request,

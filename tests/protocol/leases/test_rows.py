@@ -53,6 +53,14 @@ def test_a_lease_without_a_process_has_the_boot_in_which_it_was_written(
     assert row_of(attrs.evolve(LEASE, owner=owner), BOOT).boot_id == BOOT
 
 
+def test_a_row_of_an_earlier_version_has_a_container_with_the_usual_time() -> None:
+    row = row_of(attrs.evolve(LEASE, owner=ContainerOwner()), BOOT)
+    asked = json.loads(row.request)
+    del asked["start_within"]
+    earlier = attrs.evolve(row, request=json.dumps(asked))
+    assert lease_of(earlier, device_rows_of(LEASE)).owner == ContainerOwner()
+
+
 @pytest.mark.parametrize("state", [LeaseState.QUEUED, LeaseState.CHOOSING, LeaseState.GONE])
 def test_a_lease_that_is_in_memory_alone_is_not_written(state: LeaseState) -> None:
     with pytest.raises(ValueError, match=f"a lease that is {state.value} is not written"):

@@ -13,6 +13,7 @@ from plugind.protocol.settings.config import Config, DevicePluginDirectory
 from plugind.protocol.settings.files import parse
 from plugind.protocol.settings.kinds import ByType, ListOf, WrongValueError
 from plugind.protocol.settings.table import NO_SETTINGS, PARTS, settings
+from plugind.protocol.settings.writing import to_json
 from plugind.tests.tools import settings_table
 
 
@@ -52,8 +53,7 @@ def test_no_two_settings_have_the_same_variable_and_none_has_one_of_another_purp
 def test_the_default_of_a_setting_is_a_value_that_it_may_have(key: str) -> None:
     setting = settings()[key]
     if setting.default is not None and key != "timeouts.handlers":
-        plain = list(setting.default) if isinstance(setting.default, tuple) else setting.default
-        assert setting.from_toml(plain) == setting.default
+        assert setting.from_toml(to_json(setting.default)) == setting.default
 
 
 #: Values of which each list takes some; a list of TOML is nearly one of JSON.
