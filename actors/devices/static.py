@@ -27,11 +27,9 @@ from ...protocol.leases.messages import (
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import DEVICE, Plugin
-from ...protocol.plugins.static_devices import StaticResource
+from ...protocol.plugins.static_devices import SOURCE, StaticResource
 from ..io.device_nodes import NOT_FINISHED, NodePort, NodeWatch
 
-#: How static devices are said to have registered.
-SOURCE: Final = "the configuration"
 #: Seconds after a change until the next look, since devices come with several nodes and links.
 SETTLE: Final = 0.05
 #: Seconds until the next look while udev has not finished with a device.
