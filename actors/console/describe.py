@@ -71,7 +71,7 @@ def _fetch(daemon: Daemon, target: str) -> bytes:
 def _plugins(daemon: Daemon, target: str) -> list[Plugin]:
     plugins = plugins_in(_fetch(daemon, target))
     if any(plugin.get("device_plugin") is not None for plugin in plugins):
-        leases = leases_of(daemon)
+        leases = leases_of(daemon).leases
         for plugin in plugins:
             add_leases_of_plugin(plugin, leases)
     return plugins
