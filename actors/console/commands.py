@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "to see what is there": {
         "ls": "list the plugins",
+        "who": "show who has which devices",
         "devices": "list the devices",
         "leases": "list the leases",
         "describe": "tell all about a plugin",

@@ -14,7 +14,7 @@ from ...protocol.text import escaped
 from .answers import Daemon, Plugin, UnknownPluginError
 from .client import fetch
 from .ending import CommandError
-from .lease_words import owner, since
+from .lease_words import owner, owner_and_user, since, user
 
 #: How many leases a description lists.
 _NAMED = 8
@@ -37,7 +37,7 @@ def leases_of(daemon: Daemon) -> LeasesSnapshot:
 
 
 def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
-    """Add the lease of each device, as ``lease`` and ``leased_by``.
+    """Add the lease of each device, as ``lease``, ``leased_by`` and ``user``.
 
     Leased devices that the plugin of a resource does not list are added as ``missing``.
     """
@@ -50,10 +50,14 @@ def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
     for resource in resources:
         devices = resource.get("devices")
         for device in devices if isinstance(devices, list) else []:
-            lease = held.get((str(resource.get("resource")), str(device.get("id"))))
-            device["lease"] = None if lease is None else lease.id
-            device["leased_by"] = None if lease is None else owner(lease)
+            device.update(_of_device(held.get((str(resource.get("resource")), str(device.get("id"))))))
         resource["missing"] = [*_missing(resource, held)]
+
+
+def _of_device(lease: Lease | None) -> Plugin:
+    if lease is None:
+        return {"lease": None, "leased_by": None, "user": None}
+    return {"lease": lease.id, "leased_by": owner(lease), "user": user(lease.for_uid)}
 
 
 def _missing(resource: Plugin, held: Mapping[tuple[str, str], Lease]) -> Iterator[Plugin]:
@@ -63,7 +67,7 @@ def _missing(resource: Plugin, held: Mapping[tuple[str, str], Lease]) -> Iterato
     listed = {str(device.get("id")) for device in devices}
     for (name, device), lease in held.items():
         if name == resource.get("resource") and device not in listed:
-            yield {"id": device, "lease": lease.id, "leased_by": owner(lease)}
+            yield {"id": device, **_of_device(lease)}
 
 
 def add_leases_of_plugin(plugin: Plugin, leases: Iterable[Lease]) -> None:
@@ -77,11 +81,11 @@ def _of_resource(resource: str, leases: Iterable[Lease]) -> Iterator[Plugin]:
     for lease in leases:
         if resource in lease.devices:
             ids = [*lease.devices[resource]]
-            yield {"id": lease.id, "owner": owner(lease), "devices": ids, "held_for": since(lease)}
+            yield {"id": lease.id, "owner": owner_and_user(lease), "devices": ids, "held_for": since(lease)}
 
 
 def leases_line(leases: list[Plugin]) -> str:
-    """Return the leases of a resource in one line: ``2: a1b2 (pid 991, GPU-0, 00:12:09), ...``."""
+    """Return the leases of a resource in one line: ``2: a1b2 (pid 991 of alice, GPU-0, 00:12:09), ...``."""
     if not leases:
         return "none"
     named = [_named(lease) for lease in leases[:_NAMED]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.leases.free import natural
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
@@ -34,13 +35,9 @@ from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
-from .table import WHOLE, aligned, fits, narrowed, shortened
+from .table import fitting, shortened
 
-COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
-#: The columns that are dropped on a narrow terminal, in this order.
-_DROPPED = ("PLUGIN", "NUMA", "SINCE")
-#: How many characters of the lease's id a terminal shows, and whether it shows the owner, in this order.
-_LEASES = ((WHOLE, True), (24, True), (24, False), (12, False))
+COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "USER", "LEASE", "POOL", "PLUGIN")
 _EPILOG = """examples:
   plugind devices
   plugind devices vendor.com/gpu
@@ -48,12 +45,12 @@ _EPILOG = """examples:
 
 On a terminal, columns for which there is no room are left out, PLUGIN first, and long ids of leases are shortened. In a
 pipe, and with -o wide, all is shown. A resource without devices has one line, with its state in place of a health.
-LEASE says which lease has the device, and whose it is; 'plugind leases' tells more. A device that is leased, and that
-its plugin does not list any more, is 'no longer listed'; it is not counted.
+USER and LEASE say who has the device; 'plugind who' tells more. A device that is leased, and that is not listed any
+more, is 'no longer listed'; it is not counted.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 #: Shown as the health of a leased device that its plugin does not list.
-_MISSING = "no longer listed"
+MISSING = "no longer listed"
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
 _OBSERVED = "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices"
 _NOT_SERVED = "most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"
@@ -109,8 +106,8 @@ def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], li
     leases = leases_of(daemon)
     add_leases(resources, leases.leases)
     withheld = [] if leases.withheld is None else [f"all devices are withheld: {text(leases.withheld)}"]
-    for device in _devices_of(resources) if withheld else ():
-        device["withheld"] = True
+    for device in itertools.chain.from_iterable(map(devices_in, resources)) if withheld else ():
+        device.setdefault("withheld", leases.withheld)
     where = [] if resources else roots(daemon)
     plugins = list[Plugin]()
     with suppress(NotAllowedError):
@@ -149,28 +146,17 @@ def why_none(roots: Sequence[Plugin], *, observes: bool = False) -> Iterator[str
 
 def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str]:
     """Yield the table, for a terminal of ``width`` columns, the sum, and a line for each resource without a list."""
-    yield from aligned(_table(resources) if width is None else _fitting(resources, width))
+
+    def table(size: int) -> list[tuple[str, ...]]:
+        return [COLUMNS, *(row for resource in resources for row in _rows(resource, size))]
+
+    yield from fitting(table, width, ("PLUGIN", "NUMA", "SINCE"), ("LEASE", "POOL", "USER"))
     yield summary(resources)
     for resource in resources:
         if resource.get("state") != ResourceState.LISTED:
-            yield _wrong_with(resource)
-        elif not _devices_of([resource]):
+            yield wrong_with(resource)
+        elif not devices_in(resource):
             yield f"{text(resource.get('resource'))} has no devices: {_lists_none(resource.get('plugin'))}"
-
-
-def _fitting(resources: Sequence[Plugin], width: int) -> Sequence[Sequence[str]]:
-    """Return the table without columns that do not fit, and with leases as short as necessary."""
-    rows: Sequence[Sequence[str]] = ()
-    for size, with_owner in _LEASES:
-        rows = narrowed(_table(resources, size, with_owner=with_owner), width, _DROPPED)
-        if fits(rows, width):
-            break
-    return narrowed(rows, width, ["LEASE"])
-
-
-def _table(resources: Iterable[Plugin], size: int = WHOLE, *, with_owner: bool = True) -> list[tuple[str, ...]]:
-    lease = partial(_lease, size=size, with_owner=with_owner)
-    return [COLUMNS, *(row for resource in resources for row in _rows(resource, lease))]
 
 
 def summary(resources: Sequence[Plugin]) -> str:
@@ -183,36 +169,33 @@ def summary(resources: Sequence[Plugin]) -> str:
     return counted + (f": {', '.join(parts)}" if parts else "")
 
 
-def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[str, ...]]:
+def _rows(resource: Plugin, size: int) -> Iterator[tuple[str, ...]]:
     name, plugin = text(resource.get("resource")), text(resource.get("plugin"))
-    there = _devices_of([resource])
-    for device in there:
-        yield (
-            name,
-            exact(device.get("id")),
-            exact(device.get("health")),
-            ago(device.get("age")),
-            _numa(device),
-            lease(device),
-            plugin,
-        )
-    missing = resource.get("missing")
-    for device in missing if isinstance(missing, list) else []:
-        yield name, exact(device.get("id")), _MISSING, "-", "-", lease(device), plugin
-    if not there:
-        yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
+    for device in devices_in(resource):
+        lease = (text(device.get("user")), _lease(device, size), text(device.get("pool")))
+        health, since = exact(device.get("health")), ago(device.get("age"))
+        yield name, exact(device.get("id")), health, since, _numa(device), *lease, plugin
+    if not resource.get("devices"):
+        state, since = text(resource.get("state")), ago(resource.get("age"))
+        yield name, "-", state, since, "-", "-", "-", "-", plugin
 
 
-def _devices_of(resources: Iterable[Plugin]) -> list[Plugin]:
-    lists = [resource.get("devices") for resource in resources]
-    return [device for found in lists if isinstance(found, list) for device in found if isinstance(device, dict)]
-
-
-def _lease(device: Plugin, *, size: int, with_owner: bool) -> str:
+def _lease(device: Plugin, size: int) -> str:
     if device.get("lease") is None:
         return "withheld" if device.get("withheld") else "-"
-    owner = f" ({text(device.get('leased_by'))})" if with_owner else ""
-    return shortened(text(device["lease"]), size) + owner
+    return shortened(text(device["lease"]), size)
+
+
+def devices_in(resource: Plugin) -> list[Plugin]:
+    """Return the devices of a resource in natural order; the last ones are leased, and not listed any more."""
+    listed, missing = resource.get("devices"), resource.get("missing")
+    found = [device for device in listed if isinstance(device, dict)] if isinstance(listed, list) else []
+    gone = (
+        [device | {"health": MISSING} for device in missing if isinstance(device, dict)]
+        if isinstance(missing, list)
+        else []
+    )
+    return [*sorted(found, key=lambda device: natural(str(device.get("id")))), *gone]
 
 
 def _numa(device: Plugin) -> str:
@@ -220,16 +203,12 @@ def _numa(device: Plugin) -> str:
     return ",".join(map(text, nodes)) or "-" if isinstance(nodes, list) else "-"
 
 
-def _wrong_with(resource: Plugin) -> str:
+def wrong_with(resource: Plugin) -> str:
+    """Return why a resource has no list of devices now, and until when it is awaited."""
     reason, goes_in = resource.get("reason"), resource.get("goes_in")
     said = "" if reason is None else f": {text(reason)}"
     end = "" if goes_in is None else f"; it goes in {duration(goes_in)}"
     return f"{text(resource.get('resource'))} is {text(resource.get('state'))}{said}{end}"
-
-
-def _lists_none(plugin: Json) -> str:
-    is_plugin = isinstance(plugin, str) and plugin.startswith("/")
-    return f"its plugin {text(plugin)} lists none" if is_plugin else f"nothing matches {text(plugin)}"
 
 
 def _number(value: Json) -> int:
@@ -238,3 +217,8 @@ def _number(value: Json) -> int:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _lists_none(plugin: Json) -> str:
+    is_plugin = isinstance(plugin, str) and plugin.startswith("/")
+    return f"its plugin {text(plugin)} lists none" if is_plugin else f"nothing matches {text(plugin)}"

@@ -14,7 +14,7 @@ from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.transport import lines
 from ..http.backends import BLOCKING, Entered, each
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
-from .lease_words import device_words, owner, user, wanted_words
+from .lease_words import devices_by_resource, owner, user
 from .phrases import text, time_of_day, unix_time
 
 
@@ -46,6 +46,6 @@ def _show(line: bytes, version: str | None, prefix: str, *, as_json: bool) -> No
 def change(lease: Lease, when: float | None) -> str:
     """Return one line for a change, with the time of day at which it happened."""
     clock = "--:--:--" if when is None else time_of_day(when, time.time())
-    what = ",".join(device_words(lease)) or wanted_words(lease)
-    parts = [clock, f"{lease.state:<9}", escaped(lease.id), owner(lease), user(lease.uid), what]
+    parts = [clock, f"{lease.state:<9}", escaped(lease.id), owner(lease), user(lease.uid)]
+    parts.append(devices_by_resource(lease))
     return "  ".join([*parts, *([text(lease.reason)] if lease.reason else [])]) + "\n"

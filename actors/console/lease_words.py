@@ -38,6 +38,18 @@ def device_words(lease: Lease) -> list[str]:
     ]
 
 
+def devices_by_resource(lease: Lease, *, counted: bool = False) -> str:
+    """Return the devices of a lease, ``R=id,id;R2=id``; with ``counted`` how many they are, ``R=2;R2=1``.
+
+    A lease without devices shows what it waits for.
+    """
+    if counted:
+        numbers = {wanted.resource: wanted.count for wanted in lease.request.wanted}
+        return ";".join(f"{escaped(resource)}={number}" for resource, number in numbers.items())
+    named = [f"{escaped(resource)}={','.join(map(escaped, ids))}" for resource, ids in lease.devices.items()]
+    return ";".join(named) or wanted_words(lease)
+
+
 def wanted_words(lease: Lease) -> str:
     """Return the devices that a lease waits for."""
     return ",".join(f"{wanted.count} of {escaped(wanted.resource)}" for wanted in lease.request.wanted)
@@ -113,6 +125,23 @@ def pasted(lease: str) -> str:
     return escaped(quote(lease) if not lease.startswith("-") else f"-- {quote(lease)}")
 
 
+def end(lease: Lease) -> str:
+    """Return what ends a lease, in a word or two."""
+    if lease.withheld_until is not None:
+        return time_of_day(lease.withheld_until, time.time())
+    match lease.owner:
+        case ContainerOwner(start_within=None):
+            return "released"
+        case ProcessOwner() | ContainerOwner() | ConnectionOwner():
+            return "it ends"
+        case TimeOwner():
+            return left(lease.owner)
+        case NoOwner():
+            return "released"
+        case _:
+            assert_never(lease.owner)
+
+
 def left(time_owner: TimeOwner) -> str:
     """Return when a lease for some time ends, ``in 7h58m``; or its length, if its time has not begun."""
     shown = duration(_left(time_owner))
@@ -129,5 +158,5 @@ def user(uid: int) -> str:
     """Return the name of a user, or the uid of one without a name."""
     try:
         return escaped(pwd.getpwuid(uid).pw_name)
-    except KeyError:
+    except (KeyError, OverflowError):
         return f"user {uid}"

@@ -8,21 +8,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ...protocol.leases.forms import LEASE
+from ...protocol.leases.free import natural
 from ...protocol.leases.leases_json import snapshot_to_json
 from ...protocol.leases.replies import LeasesSnapshot
-from ...protocol.leases.values import (
-    ConnectionOwner,
-    ContainerOwner,
-    Lease,
-    LeaseState,
-    NoOwner,
-    ProcessOwner,
-    TimeOwner,
-)
+from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.text import encodable
 from ..client.errors import ClientError
 from ..client.lease_calls import all_leases, recovery
@@ -31,16 +24,12 @@ from ..client.transport import asked
 from .ending import EXIT_OK, complain, say
 from .lease_failures import fail
 from .lease_watch import watch_leases
-from .lease_words import device_words, left, owner, user, wanted_words
+from .lease_words import devices_by_resource, end, owner, user
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
-from .table import WHOLE, aligned, fits, narrowed, shortened
+from .table import WHOLE, fitting, shortened
 
 _COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
-#: The columns that are dropped on a narrow terminal, in this order.
-_DROPPED = ("USER", "SINCE", "REASON", "UNTIL", "OWNER")
-#: Characters of a shortened lease id.
-_SHORT = 24
 _EPILOG = """examples:
   plugind leases
   plugind leases --prefix slurm- -o json | jq -r '.leases[].id'
@@ -48,8 +37,8 @@ _EPILOG = """examples:
   plugind leases recover --none-held
 
 A lease is queued, choosing, pending, held, or uncertain: its plugin has not said whether it has prepared the devices.
-On a terminal, columns for which there is no room are left out, USER first, and long ids are shortened if that is not
-enough. In a pipe, and with -o wide, all is shown.
+On a terminal, reasons have lines of their own, SINCE is left out if there is no room, then long ids are shortened and
+devices counted, and then more columns are left out. In a pipe, and with -o wide, all is shown.
 
 'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
 then, or a reboot, no device is given to anybody. As a hint it names the processes whose environment has a lease
@@ -138,23 +127,30 @@ def _processes() -> Iterator[tuple[int, str]]:
 
 def lines(found: LeasesSnapshot, width: int | None = None) -> Iterator[str]:
     """Yield the table, for a terminal of ``width`` columns, the sum, and the problems."""
+    # A reason has a whole line, for which a terminal has no column.
+    reasons = [] if width is None else [lease for lease in found.leases if lease.reason is not None]
     if found.leases:
-        yield from aligned(_table(found.leases) if width is None else _fitting(found.leases, width))
+        columns = _COLUMNS if width is None else _COLUMNS[:-1]
+        queued = [lease for lease in found.leases if lease.state is LeaseState.QUEUED]
+        others = (lease for lease in found.leases if lease.state is not LeaseState.QUEUED)
+        ordered = [*sorted(others, key=lambda lease: natural(lease.id)), *queued]
+
+        def table(size: int) -> list[Sequence[str]]:
+            return [columns, *(_row(lease, size)[: len(columns)] for lease in ordered)]
+
+        yield from fitting(table, width, ("SINCE",), ("UNTIL", "OWNER", "USER"))
     yield summary(found.leases)
+    for lease in reasons:
+        yield f"{text(lease.id)} is {lease.state}: {text(lease.reason)}"
+    yield from problems(found)
+
+
+def problems(found: LeasesSnapshot) -> Iterator[str]:
+    """Yield why no device is given to anybody, and why leases cannot be kept."""
     if found.withheld is not None:
         yield f"all devices are withheld: {text(found.withheld)}"
     if found.problem is not None:
         yield f"leases cannot be written now: {text(found.problem)}"
-
-
-def _fitting(leases: Sequence[Lease], width: int) -> Sequence[Sequence[str]]:
-    """Return the table without columns that do not fit, and with shortened ids if that is not enough."""
-    rows = narrowed(_table(leases), width, _DROPPED)
-    return rows if fits(rows, width) else narrowed(_table(leases, _SHORT), width, _DROPPED)
-
-
-def _table(leases: Iterable[Lease], size: int = WHOLE) -> list[tuple[str, ...]]:
-    return [_COLUMNS, *(_row(lease, size) for lease in leases)]
 
 
 def summary(leases: Sequence[Lease]) -> str:
@@ -173,21 +169,7 @@ def _row(lease: Lease, size: int) -> tuple[str, ...]:
         owner(lease),
         user(lease.uid),
         time_of_day(lease.created, time.time()),
-        _until(lease),
-        ",".join(device_words(lease)) or wanted_words(lease),
+        end(lease),
+        devices_by_resource(lease, counted=size < WHOLE),
         text(lease.reason),
     )
-
-
-def _until(lease: Lease) -> str:
-    if lease.withheld_until is not None:
-        return time_of_day(lease.withheld_until, time.time())
-    match lease.owner:
-        case ContainerOwner(start_within=None):
-            return "released"
-        case ProcessOwner() | ContainerOwner() | ConnectionOwner():
-            return "it ends"
-        case TimeOwner():
-            return left(lease.owner)
-        case NoOwner():
-            return "released"

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until a signal stops it; return the exit code."""
     asked = daemon(args)
     # A daemon that is not there, or does not answer this user, is an error now; one that goes later comes back.
-    fetch(asked, "/rules")
+    # A user who may only lease may ask this, too.
+    fetch(asked, "/v1/devices/refused")
     return trio.run(_serve, asked, args.port)
 
 

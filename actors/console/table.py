@@ -10,7 +10,7 @@ import collections
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .answers import Plugin
@@ -233,12 +233,32 @@ def fits(rows: Sequence[Sequence[str]], width: int) -> bool:
 
 #: A size above that of all names.
 WHOLE: Final = 1_000_000
+#: The sizes of shortened names.
+_NAME: Final = 24
+_SHORT_NAME: Final = 12
 
 
 def shortened(name: str, size: int) -> str:
     """Return a name with at most ``size`` characters, cut in the middle, because the ends tell names apart."""
     half = (size - 1) // 2
     return name if len(name) <= size else f"{name[: size - 1 - half]}…{name[-half:]}"
+
+
+def fitting(
+    table: Callable[[int], Sequence[Sequence[str]]], width: int | None, first: Sequence[str], then: Sequence[str]
+) -> Iterator[str]:
+    """Yield the lines of a table for a terminal of ``width`` columns, or of the whole table for a pipe.
+
+    ``table`` returns the rows, the header first, with names of at most so many characters. If they do not fit, the
+    columns ``first`` are dropped, one after the other; then names are shortened; then the columns ``then`` are dropped.
+    """
+    if width is None:
+        return aligned(table(WHOLE))
+    for size in (WHOLE, _NAME, _SHORT_NAME):
+        rows = narrowed(table(size), width, first)
+        if fits(rows, width):
+            return aligned(rows)
+    return aligned(narrowed(table(_SHORT_NAME), width, (*first, *then)))
 
 
 def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) -> Sequence[Sequence[str]]:

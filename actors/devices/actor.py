@@ -40,8 +40,8 @@ from .state import ResourceWriter
 BATCH = 64
 #: How many ids of devices a log line lists.
 _NAMED = 8
-_MISSING_ADVICE = "see whether the device is in the machine, and what the log of its plugin says"
-_SHORT_ADVICE = "see 'plugind devices', and the log of the plugin; or change expected_devices if they were taken out"
+_MISSING_ADVICE = "see whether the device is in the machine, and the log of its plugin if it has one"
+_SHORT_ADVICE = "see 'plugind devices', and the log of a plugin; or change expected_devices if they were taken out"
 
 
 @record
@@ -198,7 +198,7 @@ class _Devices:
             socket=None if status is None else status.socket,
             listed=0 if status is None else status.capacity,
             unhealthy=_named_devices(sick) or None,
-            reason="no plugin lists them" if status is None else status.reason,
+            reason="there is no such resource" if status is None else status.reason,
             advice=_SHORT_ADVICE,
         )
 

@@ -28,11 +28,9 @@ from ...protocol.logs.lines import Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import DEVICE, Plugin
-from ...protocol.plugins.static_devices import StaticResource
+from ...protocol.plugins.static_devices import SOURCE, StaticResource
 from ..io.device_nodes import NOT_FINISHED, NodePort, NodeWatch
 
-#: How static devices are said to have registered.
-SOURCE: Final = "the configuration"
 #: Seconds after a change until the next look, since devices come with several nodes and links.
 SETTLE: Final = 0.05
 _NONE_ADVICE: Final = "see whether the devices are plugged in, and whether the pattern is right: it is looked at again"

@@ -15,7 +15,9 @@ _BAD = (Problem.REFUSED, Problem.STORAGE)
 
 #: How many characters of the labels of a lease are logged.
 MAX_LABELS = 256
-_MISSING_ADVICE = "see what the log of the plugin says; 'plugind release' ends the lease if the devices were taken out"
+_MISSING_ADVICE = (
+    "see the log of the plugin if there is one; 'plugind release' ends the lease if the devices were taken out"
+)
 
 
 class LeaseLog:

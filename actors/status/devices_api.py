@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import attrs
 import trio
 
-from ...protocol.devices.json import described_to_json, device_to_json, resource_to_json
+from ...protocol.devices.json import LeaseMarks, described_to_json, device_to_json, resource_to_json
 from ...protocol.devices.messages import (
     DevicesAsked,
     DevicesMessage,
@@ -24,6 +24,7 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
+from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
@@ -36,10 +37,16 @@ from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_header
 #: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
 NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
+#: Seconds for the lease actor's answer. Without one, devices are shown as if there were no leases.
+LEASES_DEADLINE = 1.0
 #: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
 #: How many changes can wait for a reader before it is dropped.
 LAG = 4096
+
+
+async def _no_leases(_: float) -> LeasesSnapshot:
+    return LeasesSnapshot(trio.current_time())
 
 
 @attrs.define(eq=False)
@@ -53,6 +60,8 @@ class DevicesApi:
     #: Whether this node only observes plugins, and so does not ask them for their devices.
     observes: bool = False
     unsent: Unsent = attrs.field(factory=Unsent)
+    #: Returns the leases and the pools; None if the lease actor does not answer within so many seconds.
+    leases: Callable[[float], Awaitable[LeasesSnapshot | None]] = _no_leases
     _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -89,9 +98,13 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
-        return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write, snapshot, asked)))
+        marks = LeaseMarks(await self.leases(LEASES_DEADLINE) or LeasesSnapshot(snapshot.time))
+        write = self.unsent.counted(partial(self._write, snapshot, asked, marks))
+        return HttpResponse(200, "application/json", write=write)
 
-    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: AnswerStream) -> None:
+    async def _write(
+        self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], marks: LeaseMarks, send: AnswerStream
+    ) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
         head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
         await send(json.dumps(head)[:-1].encode())
@@ -99,9 +112,11 @@ class DevicesApi:
         for resource in resources:
             await send(before + json.dumps(resource_to_json(resource, now, unix))[:-1].encode() + b', "devices": [')
             within = b"\n"
-            devices = resource.devices()
+            devices, of_leases = resource.devices(), marks.of(resource)
             while some := list(itertools.islice(devices, PIECE)):
-                lines = (json.dumps(device_to_json(device, now, unix)) for device in some)
+                lines = (
+                    json.dumps(device_to_json(device, now, unix) | of_leases.get(device.id, {})) for device in some
+                )
                 await send(within + ",\n".join(lines).encode())
                 within = b",\n"
                 await trio.lowlevel.checkpoint()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+from ..leases.replies import LeasesSnapshot
+from ..leases.values import identity_key
 from ..logs.lines import timestamp
 from ..plugins.devices import DeviceStatus, InstanceStatus, ResourceStatus
 from ..status.json import Json
@@ -31,6 +35,49 @@ def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, J
         "since": since,
         "numa": list(device.numa),
     }
+
+
+#: Shown as the health of a device whose id a lease was given for another static device.
+OTHER_DEVICE = "another device has the id by now"
+
+
+class LeaseMarks:
+    """What leases add to the JSON of devices."""
+
+    def __init__(self, leases: LeasesSnapshot) -> None:
+        """Take the leases and the pools."""
+        self._pools = leases.pools
+        self._withheld = leases.withheld is not None
+        #: What each static device was when it was given, and the names by which it is leased. Its shares have one name.
+        self._given: dict[str, str] = {}
+        self._names = defaultdict[str, set[str]](set)
+        for lease in leases.leases:
+            for key, identity in (lease.answer.identities if lease.answer is not None else {}).items():
+                self._given[key] = identity
+                self._names[identity].add(key.partition("::")[0])
+
+    def of(self, resource: ResourceStatus) -> dict[str, dict[str, Json]]:
+        """Return the fields of the devices of ``resource`` that have any, by id.
+
+        A device has its ``pool``. A static device is its node, whatever its id: one whose id is leased for another node
+        is unhealthy, and one that is leased by another id is ``withheld``. All are after a loss of the state.
+        """
+        pools = [pool for pool in self._pools if pool.resource == resource.name]
+        found: dict[str, dict[str, Json]] = {}
+        for device in resource.listed.devices.values():
+            key = identity_key(resource.name, device.id)
+            pool = next((pool.name for pool in pools if pool.has(device.id)), None)
+            fields: dict[str, Json] = {} if pool is None else {"pool": encodable(pool)}
+            others = self._names.get(device.identity, set()) - {key.partition("::")[0]}
+            if self._given.get(key, device.identity) != device.identity:
+                fields |= {"health": OTHER_DEVICE, "healthy": False}
+            elif others:
+                fields["withheld"] = f"it is leased as {encodable(min(others))}"
+            elif self._withheld:
+                fields["withheld"] = "all devices are withheld"
+            if fields:
+                found[device.id] = fields
+        return found
 
 
 def instance_to_json(instance: InstanceStatus, now: float, unix: float) -> dict[str, Json]:

@@ -16,6 +16,7 @@ import attrs
 
 from ..plugins.devices import DeviceList, Key, KnownResource, ResourceState, ResourceStatus
 from ..plugins.info import MAX_INSTANCES
+from ..plugins.static_devices import SOURCE
 from ..values import record, value
 from .followed import Followed, Turned
 from .messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListLost, ListReceived
@@ -27,6 +28,7 @@ MAX_RESOURCES = 1024
 NO_PLUGIN = "no device plugin for 5m"
 _AWAITED = "no device plugin has registered since the restart"
 _REMOVED = "its device plugin was deregistered"
+_NOT_CONFIGURED = "the configuration no longer names it"
 _EMPTY = DeviceList()
 
 
@@ -373,7 +375,7 @@ class Resources:
         resource, followed = found
         del self._names[key], resource.instances[key]
         followed.removed, followed.active = True, False
-        followed.lose(_REMOVED, time)
+        followed.lose(_NOT_CONFIGURED if followed.source == SOURCE else _REMOVED, time)
         if resource.state is ResourceState.GONE and not resource.instances:
             del self._resources[resource.name]
         else:

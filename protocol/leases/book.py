@@ -137,10 +137,10 @@ class Book:
 
     def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
         """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
-        leases = tuple(entry.lease for _, entry in sorted(self._entries.items()))
+        leases = tuple(entry.lease for entry in sorted(self._entries.values(), key=_shown_at))
         gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
-        return m.LeasesSnapshot(now, leases, self._withheld, problem, free=free)
+        return m.LeasesSnapshot(now, leases, self._withheld, problem, self._rules.pools, free=free)
 
     # --- events ---
 
@@ -1005,6 +1005,11 @@ def _forbidden(lease: str) -> Failure:
 
 def _not_written(error: str) -> Failure:
     return Failure(Problem.STORAGE, f"the lease cannot be written: {error}")
+
+
+def _shown_at(entry: LeaseEntry) -> tuple[int, str]:
+    """Return the key that puts those in line after all others, in the order of the line."""
+    return entry.arrival if entry.phase is LeasePhase.QUEUED else 0, entry.lease.id
 
 
 def _because(entry: LeaseEntry, text: str | None) -> Failure:

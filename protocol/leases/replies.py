@@ -9,7 +9,7 @@ import attrs
 
 from ..status.histograms import Histogram
 from ..values import value
-from .values import Lease
+from .values import Lease, Pool
 
 
 class Problem(enum.StrEnum):
@@ -65,7 +65,7 @@ class Released:
 
 @value
 class LeasesSnapshot:
-    """All leases at one moment, ordered by id."""
+    """All leases at one moment: first those that have devices, ordered by id, then those in line, in its order."""
 
     time: float
     leases: tuple[Lease, ...] = ()
@@ -73,6 +73,8 @@ class LeasesSnapshot:
     withheld: str | None = None
     #: What is wrong with the file that keeps the leases; None if nothing is.
     problem: str | None = None
+    #: The devices that are taken only by requests that name their pool.
+    pools: tuple[Pool, ...] = ()
     #: For metrics, by the label of the resource: leases that have devices and how many of these devices, failures by
     #: resource and problem, and how long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)

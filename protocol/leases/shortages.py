@@ -212,4 +212,4 @@ def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str,
 def _missing_of(name: str, missing: Mapping[str, Missing]) -> str:
     renamed = any(device.renamed for device in missing.values())
     other_ids = ", and unknown ids are listed: they may have these by now" if renamed else ""
-    return f"unhealthy, no longer listed by the plugin of {name}: {_first_few(missing)}{other_ids}"
+    return f"unhealthy, {name} no longer lists {_first_few(missing)}{other_ids}"

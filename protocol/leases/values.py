@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -194,6 +195,10 @@ class Answer:
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
+#: The id that Slurm's prolog gives a lease, with the job and its user; only operators may use such ids.
+_SLURM: Final = re.compile(r"slurm:[^:]+:[^:]+:(?P<job>[0-9]{1,10}):[0-9]+:(?P<uid>[0-9]{1,9}):")
+
+
 class LeaseState(enum.StrEnum):
     """The states of a lease, by the names that users see."""
 
@@ -235,6 +240,18 @@ class Lease:
     warnings: tuple[str, ...] = ()
     #: Until when an uncertain one withholds its devices, if its plugin does not end before; not stored.
     withheld_until: float | None = None
+
+    @property
+    def job(self) -> str | None:
+        """The number of the Slurm job for which it is; None if it is for none, or that is not known."""
+        found = _SLURM.match(self.id)
+        return found["job"] if found else None
+
+    @property
+    def for_uid(self) -> int:
+        """The user for whom it is: that of the job, if Slurm's prolog has asked for it as root."""
+        found = _SLURM.match(self.id)
+        return int(found["uid"]) if found else self.uid
 
     def moved(self, state: LeaseState, reason: str | None = None) -> Lease:
         """Return it in another state, as ``attrs.evolve`` does in four times the time; each lease moves four times."""

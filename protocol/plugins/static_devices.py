@@ -13,6 +13,8 @@ from ..errors import ConfigError
 from ..text import cut, quoted
 from .info import wrong_with_resource
 
+#: How static devices are said to have registered.
+SOURCE: Final = "the configuration"
 #: How many leases can have one device at once.
 MAX_SHARED: Final = 64
 #: What a device can be matched by, and what its id can be made of.

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "leases.md").read_text()
 #: Each block of the tutorial, in order, and the output that the page shows below it; empty if it shows none.
 BLOCKS = re.findall(r"<!-- [a-z]+ -->\n((?:    .*\n)+)<!-- -->\n(?:\n```\n((?:.*\n)*?)```\n)?", PAGE)
 #: What is another one each time: process ids, and times.
-CHANGING = re.compile(r"(?<=pid )\d+|(?<=for )[\d.]+(ms|[smh]\d*m?s?)(?=,)|\d\d:\d\d:\d\d([+-]\d\d:\d\d)?")
+CHANGING = re.compile(r"(?<=pid )\d+|\b[\d.]+(ms|[smh]\d*m?s?)(?=,|  )|\d\d:\d\d:\d\d([+-]\d\d:\d\d)?")
 
 
 def commands(block: str) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -30,6 +35,21 @@ class Page:
     token: str
     browser: Browser = attrs.field(factory=Browser)
     _chunks: Chunks | None = None
+
+    async def until(self, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
+        """Wait until what is shown meets ``condition``."""
+        with trio.fail_after(DEADLINE):
+            while not condition(self.browser.tables):
+                await self._read()
+
+    async def get(self, target: str) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer."""
+        with trio.fail_after(DEADLINE):
+            async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
+                head = f"GET {target} HTTP/1.0\r\nHost: localhost\r\nAuthorization: Bearer {self.token}\r\n\r\n"
+                await stream.send_all(head.encode())
+                first, _, body = b"".join([piece async for piece in stream]).partition(b"\r\n\r\n")
+        return int(first.split()[1]), json.loads(body)
 
     async def until_plugin(self, socket: Path, state: str) -> None:
         """Wait until the socket is shown in a state."""
@@ -63,9 +83,9 @@ class Page:
 
 
 @asynccontextmanager
-async def page(status: str, *arguments: str) -> AsyncIterator[Page]:
+async def page(status: str, *arguments: str, by: Sequence[str] = PLUGIND) -> AsyncIterator[Page]:
     patient = ("--answer-timeout", str(DEADLINE))
-    async with plugin_process([*PLUGIND, "page", "--status", status, *patient, *arguments]) as started:
+    async with plugin_process([*by, "page", "--status", status, *patient, *arguments]) as started:
         out = started.process.stdout
         assert out is not None
         printed = b""
@@ -83,6 +103,41 @@ async def page(status: str, *arguments: str) -> AsyncIterator[Page]:
 
 def fake(path: Path) -> list[str]:
     return [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "a.example.com"]
+
+
+#: Runs a command as a user who has no rights, and may not read the modules of the test.
+AS_NOBODY = """
+import os, sys
+from plugind.actors.console import commands, page
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(commands.main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users, and make device nodes")
+async def test_a_user_who_may_only_lease_is_shown_devices_and_leases() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        place = Path(directory)
+        (place / "dev").mkdir(mode=0o755)
+        for name, minor in (("n2", 3), ("n10", 5)):
+            os.mknod(place / "dev" / name, 0o20666, os.makedev(1, minor))
+        options = ("--lease-uids=65534", f"--devices=lab/null={place}/dev/*", "--pool=lab=lab/null:n10")
+        with daemon(place, *options) as node:
+            await node.ready()
+            allocate = ("allocate", "lab/null=1", "--until-release", "--id", "bench", "--status", node.status)
+            await trio.to_thread.run_sync(partial(run, *allocate))
+            by = (sys.executable, "-c", AS_NOBODY)
+            async with page(node.status, by=by) as shown:
+                await shown.until(lambda tables: "bench" in tables.get("leases", {}))
+                await shown.until(lambda tables: "lab/null" in tables.get("resources", {}))
+                await shown.until(lambda tables: tables["node"].get("plugins", {}).get("state") == "forbidden")
+                lease = shown.browser.tables["leases"]["bench"]
+                assert (lease["whose"], lease["for"], lease["devices"]) == ("root", "bench", {"lab/null": ["n2"]})
+                assert shown.browser.tables["node"].get("health") is None
+                status, devices = await shown.get("/devices")
+                listed = {device["id"]: device.get("pool") for device in devices["resources"][0]["devices"]}
+                assert (status, listed) == (200, {"n2": None, "n10": "lab"})
 
 
 async def test_each_change_of_a_real_daemon_is_shown(tmp_path: Path) -> None:

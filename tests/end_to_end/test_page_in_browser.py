@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -370,6 +371,60 @@ def test_a_page_of_a_telephone_needs_no_scrolling_aside(scene: Scene) -> None:
     assert scene.shown.run(f"return {DETAILS}.scrollWidth <= {DETAILS}.clientWidth")
     scene.shown.press(ESCAPE)
     scene.shown.until(f"{DETAILS}.hidden")
+
+
+@pytest.mark.parametrize("only_leases", [True, False])
+def test_who_has_what_is_the_first_list_of_who_may_only_lease_also_on_a_telephone(
+    scene: Scene, only_leases: bool
+) -> None:
+    """Devices are in natural order, and those who wait are last, in the order of the line."""
+    owner = ProcessOwner(ProcessIdentity(991, 7, "boot"))
+    held = Lease("train", 4_000_000, Request((Wanted(GPU, 1),), pool="lab"), owner, LeaseState.HELD, 5.0)
+    waits = attrs.evolve(held, id="b", state=LeaseState.QUEUED, created=6.0, request=Request((Wanted(GPU, 3),)))
+
+    def act(daemon: StandIn) -> None:
+        if only_leases:
+            for path in ("/watch", "/healthz", "/"):
+                daemon.instead[path] = problem(403, "you may only see and lease devices")
+        daemon.put_resource(resource(d10="Healthy", d2="Healthy", d3="Sick", d4="Healthy", d5="Healthy"))
+        devices: Any = daemon.devices[GPU]["devices"]
+        marks = {"d10": {"pool": "lab"}, "d4": {"drained": {"reason": "a fan"}}, "d5": {"withheld": "it is elsewhere"}}
+        for device in devices:
+            device.update(marks.get(device["id"], {}))
+        daemon.put_lease(attrs.evolve(held, devices={GPU: ("d10", "d11")}))
+        daemon.put_lease(waits)
+        daemon.put_lease(attrs.evolve(waits, id="a", created=7.0))
+        daemon.end_watches()  # They are asked for again.
+
+    scene.player.do(act)
+    if not only_leases:
+        scene.shown.run("document.getElementById('tab-who').click()")
+    expected = [
+        ["free", f"{GPU}=d2", "", "", "", ""],
+        ["unhealthy", f"{GPU}=d3", "", "Sick", "", ""],
+        ["drained", f"{GPU}=d4", "", "a fan", "", ""],
+        ["withheld", f"{GPU}=d5", "", "it is elsewhere", "", ""],
+        ["held", f"{GPU}=d10", "user 4000000", "train", "it ends", "lab"],
+        ["unhealthy", f"{GPU}=d11", "user 4000000", "train: not listed", "it ends", ""],
+        ["waits", f"3 of {GPU}", "user 4000000", "b", "it ends", ""],
+        ["waits", f"3 of {GPU}", "user 4000000", "a", "it ends", ""],
+    ]
+    scene.shown.until(f"JSON.stringify({ROWS}.map((it) => it.slice(0, 6))) === JSON.stringify(arguments[0])", expected)
+    tabs = "[...document.querySelectorAll('#tabs button')].filter((it) => it.offsetWidth).map((it) => it.textContent)"
+    plugins = [] if only_leases else ["Plugins"]
+    assert scene.shown.run(f"return {tabs}") == [*plugins, "Devices", "Leases", "Who"]
+    scene.shown.until(f"{BANNER}.hidden && document.getElementById('connection').textContent === 'live'")
+    scene.shown.set_width(390, 844, mobile=True)
+    scene.shown.until("innerWidth === 390")
+    assert scene.shown.run("return document.documentElement.scrollWidth") == 390
+    cut = """[...document.querySelectorAll('#who .cell')]
+        .filter((it) => it.offsetWidth && it.scrollWidth > it.clientWidth).map((it) => it.textContent)"""
+    assert scene.shown.run(f"return {cut}") == []
+    scene.shown.run(CLICK, f"{GPU}=d10")
+    scene.shown.until(f"!{DETAILS}.hidden && {DETAILS}.querySelector('h2').textContent === 'train'")
+    scene.shown.press(ESCAPE)
+    scene.shown.run(CLICK, f"{GPU}=d5")
+    scene.shown.until(f"{DETAILS}.textContent.includes('it is elsewhere')")
 
 
 def test_the_token_leaves_the_address_and_the_page_can_be_loaded_again(scene: Scene) -> None:

@@ -12,10 +12,12 @@ from typing import Any, Final
 import attrs
 import trio
 
+from ....protocol.leases.leases_json import LeaseJsonError, lease_from_json
 from ....protocol.status.json import Json
 from ....protocol.text import encodable
 from ...http.client import Reply, UnreachableError
 from ...http.on_trio import ask
+from ...io.process_identity import purpose_of
 from .board import LEASES, PLUGINS, RESOURCES, Board
 
 
@@ -98,11 +100,13 @@ WATCHES: Final = (
 class WatchEndedError(Exception):
     """The daemon has ended a watch, or does not begin it."""
 
-    def __init__(self, reason: str, *, missing: bool = False) -> None:
+    def __init__(self, reason: str, *, missing: bool = False, forbidden: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         #: Whether the daemon runs, but does not have this watch.
         self.missing = missing
+        #: Whether the daemon runs, but tells this user of leases and devices alone.
+        self.forbidden = forbidden
 
 
 class WatchLaggedError(Exception):
@@ -141,7 +145,7 @@ async def _asked(path: str, target: str, timeout: float, words: Callable[[Mappin
     """Apply ``words`` to the answer; return None if there is no answer that the page understands."""
     with contextlib.suppress(UnreachableError, WatchEndedError):
         async with ask(path, "GET", target, timeout=timeout) as reply:
-            return words(_object_in(await reply.body()))
+            return words(_object_in(await reply.body())) if reply.status != 403 else None
     return None
 
 
@@ -190,13 +194,13 @@ class _WatchFollower:
             except WatchLaggedError:
                 await trio.sleep(AGAIN_IF_LAGGED)
             except WatchEndedError as error:
-                if error.missing:
+                if error.missing or error.forbidden:
                     self._board.keep_only(self._watch.table, set())
                 if self._away_since is None:
                     # The shown state is from that time. It is earlier than now if the daemon was silent.
                     self._away_since = self._wall() if self._heard is None else self._heard
-                self._tell("missing" if error.missing else "away", error.reason)
-                await trio.sleep(AGAIN_IF_MISSING if error.missing else AGAIN)
+                self._tell("missing" if error.missing else "forbidden" if error.forbidden else "away", error.reason)
+                await trio.sleep(AGAIN_IF_MISSING if error.missing or error.forbidden else AGAIN)
 
     def _tell(self, state: str, reason: str | None = None) -> None:
         words: Json = {"state": state, "since": self._away_since, "reason": reason}
@@ -252,8 +256,12 @@ class _WatchFollower:
             self._board.remove(self._watch.table, key)
         else:
             shown = {name: entry.get(name) for name in self._watch.fields}
-            if "uid" in shown:
+            if self._watch.table == LEASES:
                 shown["user"] = self._names.name_of(shown["uid"])
+                with contextlib.suppress(LeaseJsonError):  # It is shown without what another version does not say.
+                    lease = lease_from_json(entry)
+                    shown["whose"] = self._names.name_of(lease.for_uid) or f"user {lease.for_uid}"
+                    shown["for"] = encodable(purpose_of(lease))
             self._board.put(self._watch.table, key, shown)
         return key
 
@@ -264,7 +272,7 @@ async def _refusal(reply: Reply) -> WatchEndedError:
         reason = str(_object_in(body).get("error"))
     except WatchEndedError:
         reason = f"the daemon answers {reply.status}"
-    return WatchEndedError(reason, missing=reply.status == 404)
+    return WatchEndedError(reason, missing=reply.status == 404, forbidden=reply.status == 403)
 
 
 def _object_in(text: bytes) -> Mapping[str, Any]:

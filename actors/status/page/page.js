@@ -80,6 +80,13 @@
     return made;
   }
 
+  // The key that orders texts as people do: gpu-2 is before gpu-10.
+  const natural = (text) =>
+    String(text).replace(/[0-9]+/g, (digits) => {
+      const number = digits.replace(/^0+/, "");
+      return String(number.length).padStart(8, "0") + number;
+    });
+
   // Texts that tell how long something has been so. They are written anew each second, as long as they are visible.
   let running = [];
   function runningText(tag, className, text) {
@@ -90,7 +97,7 @@
 
   // --- what is known -------------------------------------------------------------------------------------------------
 
-  const tables = { plugins: new Map(), resources: new Map(), leases: new Map(), node: new Map() };
+  const tables = { plugins: new Map(), resources: new Map(), leases: new Map(), who: new Map(), node: new Map() };
   // Which lease has a device: by resource, and by the id of the device.
   let holders = new Map();
   // Seconds by which the clock of the node is ahead of this one.
@@ -118,7 +125,7 @@
     resources: {
       awaited: "known from before a restart, while no plugin has registered for it",
       starting: "A plugin has registered, and has listed no device yet.",
-      listed: "A plugin keeps the list of its devices up to date.",
+      listed: "The list of its devices is kept up to date.",
       lost: "No plugin does any more: its devices count as unhealthy, and it goes after five minutes.",
       gone: "It is no longer known.",
     },
@@ -139,7 +146,19 @@
     register: "Its handler registers it.",
     notify: "The plugin is told whether it is registered.",
   };
-  const meaningOf = (table, state) => (Object.hasOwn(MEANINGS[table], state) ? MEANINGS[table][state] : "");
+  const meaningOf = (table, state) => {
+    const meanings = table === "who" ? WHO : MEANINGS[table];
+    return Object.hasOwn(meanings, state) ? meanings[state] : "";
+  };
+  // The states of devices. One that is leased can have the state of the lease, too.
+  const WHO = {
+    ...MEANINGS.leases,
+    free: "It can be leased.",
+    unhealthy: "It is not given to anybody.",
+    drained: "It is out of service: whoever has it keeps it, and nobody else gets it.",
+    withheld: "It is not known to be free, and not given to anybody.",
+    waits: "The request waits in line for devices.",
+  };
   // The state of an entry, with the step of a try that is under way.
   const stateOf = (it) => (it.step ? `${it.state} (${it.step})` : it.state);
   const STANDBY = "standby";
@@ -263,6 +282,7 @@
         } else {
           entry.key = key;
           COMPLETE[table](entry);
+          entry.natural = natural(entry.label);
           tables[table].set(key, entry);
         }
         changed(table, key);
@@ -278,6 +298,86 @@
         for (const id of ids) holders.get(resource).set(id, lease);
       }
     }
+  }
+
+  // --- who has what ---------------------------------------------------------------------------------------------------
+
+  // Whether the daemon tells this user of devices and leases alone.
+  const onlyLeases = () => (tables.node.get("plugins") || {}).state === "forbidden";
+  // What the daemon has said last of all devices, and when it was asked; whether it may say something else by now.
+  let devices = [];
+  let devicesAskedAt = 0;
+  let devicesOutdated = true;
+  // Milliseconds between two questions while something changes, and while nothing does.
+  const [ASK_SOON, ASK_LATE] = [500, 10000];
+
+  async function askDevices() {
+    const waited = Date.now() - devicesAskedAt;
+    if (tab !== "who" || waited < (devicesOutdated ? ASK_SOON : ASK_LATE)) return;
+    [devicesAskedAt, devicesOutdated] = [Date.now(), false];
+    try {
+      const reply = await fetch("/devices", { ...FETCH, signal: AbortSignal.timeout(20000) });
+      // What was said last stays, as the rest of the page does.
+      if (reply.ok) devices = (await reply.json()).resources;
+    } catch {
+      devicesOutdated = true; // The banner says who is away.
+    }
+    draw();
+  }
+
+  function whoOf(key, label, lease, pool, state, tone, why, from) {
+    const purpose = lease ? lease.for : "";
+    return {
+      key, label, lease, state, tone, why, from, pool: pool || "", natural: natural(label), user: lease ? lease.whose : "",
+      purpose: [purpose, why].filter((it) => it).join(": "), until: lease ? untilOf(lease) : "",
+      words: [label, state, purpose, why, pool, lease && lease.whose, lease && lease.key],
+    };
+  }
+
+  function untilOf(lease) {
+    const end = endOf(lease);
+    if (end !== null) return clock(end);
+    const kind = (lease.owner || {}).kind;
+    return kind === "none" ? "released" : kind === "time" ? `${lasting(lease.owner.seconds)} long` : "it ends";
+  }
+
+  function whoOfDevice(resource, device, lease) {
+    const label = `${resource}=${device.id}`;
+    const from = lease ? lease.from : unixOf(device.since);
+    const it = (state, tone, why) => ({ ...whoOf(label, label, lease, device.pool, state, tone, why, from), resource });
+    if (!device.healthy) return it("unhealthy", "bad", device.health === "Unhealthy" ? "no reason is given" : device.health);
+    if (lease && lease.state !== "held") return it(lease.state, lease.tone, lease.reason || "");
+    if (device.drained) return it("drained", "warn", device.drained.reason);
+    if (lease) return it("held", "ok", "");
+    return device.withheld ? it("withheld", "warn", device.withheld) : it("free", "idle", "");
+  }
+
+  // Devices, by resource and id, and then the requests without devices, in the order in which they came.
+  function findWho() {
+    const rows = [];
+    // A resource without a plugin is not always known, and may have leases.
+    const listed = new Map([...holders.keys()].map((resource) => [resource, []]));
+    for (const it of devices) listed.set(it.resource, it.devices);
+    for (const [resource, found] of listed) {
+      const held = new Map(holders.get(resource) || []);
+      for (const device of found) {
+        rows.push(whoOfDevice(resource, device, held.get(device.id)));
+        held.delete(device.id);
+      }
+      for (const [id, lease] of held) {
+        rows.push(whoOfDevice(resource, { id, healthy: false, health: "not listed" }, lease));
+      }
+    }
+    rows.sort((a, b) => (a.natural < b.natural ? -1 : 1));
+    const waiting = [...tables.leases.values()].filter((it) => !Object.keys(it.devices || {}).length);
+    waiting.sort((a, b) => a.from - b.from);
+    for (const lease of waiting) {
+      const label = wantedOf(lease).join(", ").replaceAll("waits for ", "");
+      const pool = lease.request && lease.request.pool;
+      const state = lease.state === "queued" ? "waits" : lease.state;
+      rows.push(whoOf(`lease ${lease.key}`, label, lease, pool, state, "busy", "", lease.from));
+    }
+    tables.who = new Map(rows.map((row, rank) => [row.key, { ...row, rank }]));
   }
 
   // --- texts that are too long for their place ------------------------------------------------------------------------
@@ -317,6 +417,9 @@
   }
 
   // --- a list whose rows are in the document only while they are visible ----------------------------------------------
+
+  // What has no rank is ordered by how bad it is.
+  const rankOf = (it) => (it.rank === undefined ? TONES.indexOf(it.tone) : it.rank);
 
   class Grid {
     constructor(parent, name, columns, open = () => {}) {
@@ -380,10 +483,10 @@
           const [left, right] = [order(a), order(b)];
           if (left < right) return -sign;
           if (left > right) return sign;
-        } else if (a.tone !== b.tone) {
-          return TONES.indexOf(a.tone) - TONES.indexOf(b.tone);
+        } else if (rankOf(a) !== rankOf(b)) {
+          return rankOf(a) - rankOf(b);
         }
-        return a.label < b.label ? -1 : a.label > b.label ? 1 : a.key < b.key ? -1 : 1;
+        return a.natural < b.natural ? -1 : a.natural > b.natural ? 1 : a.key < b.key ? -1 : 1;
       });
       this.entries = entries;
       this.places.clear();
@@ -507,7 +610,7 @@
       stateColumn("plugins", wordOf),
       {
         title: "Name", width: "minmax(9em, 3fr)", narrow: "minmax(9em, 5fr)", className: "strong first cut", cut: true, text: (it) => it.label,
-        order: (it) => it.label, about: pathOf,
+        order: (it) => it.natural, about: pathOf,
       },
       { title: "Type", width: "9em", className: "hideable", text: (it) => it.kind, order: (it) => it.kind },
       {
@@ -537,9 +640,20 @@
       { title: "Devices", width: "minmax(8em, 4fr)", className: "wide faint", text: (it) => it.why, order: (it) => it.why },
       AGE,
     ],
+    who: [
+      stateColumn("who", (it) => it.state),
+      { title: "Device", width: "minmax(9em, 3fr)", className: "strong first cut", cut: true, text: (it) => it.label, order: (it) => it.natural },
+      { title: "User", width: "minmax(6em, 1fr)", text: (it) => it.user, order: (it) => it.user },
+      { title: "What for", width: "minmax(8em, 3fr)", className: "faint", text: (it) => it.purpose, order: (it) => it.purpose },
+      { title: "Until", width: "9.5em", className: "hideable", text: (it) => it.until, order: (it) => it.until },
+      { title: "Pool", width: "5em", className: "faint", text: (it) => it.pool, order: (it) => it.pool },
+      AGE,
+    ],
   };
-  const TITLES = { plugins: "plugins", resources: "devices", leases: "leases" };
-  const NAMES = { plugins: ["socket", "sockets"], resources: ["resource", "resources"], leases: ["lease", "leases"] };
+  const TITLES = { plugins: "plugins", resources: "devices", leases: "leases", who: "devices" };
+  const NAMES = {
+    plugins: ["socket", "sockets"], resources: ["resource", "resources"], leases: ["lease", "leases"], who: ["row", "rows"],
+  };
   const grids = {};
   let tab = "plugins";
   // The type and the state that were chosen among the counts; null for all.
@@ -689,7 +803,7 @@
   // Why what is shown is not what the daemon says now: who is away, since when, and the reason. Null while it is. The
   // time is null if nothing was shown before.
   function absence() {
-    const watched = tables.node.get("plugins");
+    const watched = tables.node.get(onlyLeases() ? "leases" : "plugins");
     if (!connected) return { who: "'plugind page'", since: heardAt, reason: refused || broken };
     if (watched === undefined || watched.state === "there") return null;
     return { who: "daemon", since: watched.since, reason: `The daemon does not answer: ${watched.reason}.` };
@@ -744,7 +858,7 @@
       tone = health.status === "failed" ? "bad" : "warn";
     } else {
       // The devices and the leases are watched by themselves.
-      const other = tables.node.get(tab);
+      const other = tables.node.get(tab === "who" ? "leases" : tab);
       if (other && other.state === "away") {
         text = `No news of ${TITLES[tab]} since ${clock(other.since)}, what you see of them is from then: ${other.reason}`;
         tone = "warn";
@@ -754,7 +868,7 @@
     banner.hidden = text === "";
     banner.className = tone;
     setText(banner, printable(text));
-    const missing = tables.node.get(tab);
+    const missing = tables.node.get(tab === "who" ? "resources" : tab);
     if (missing && missing.state === "missing") setText(grids[tab].none, printable(missing.reason));
     else if (tables[tab].size) setText(grids[tab].none, `none of the ${TITLES[tab]} is so: empty the filter to see all`);
     else setText(grids[tab].none, tables.node.has("plugins") ? `no ${TITLES[tab]}` : "");
@@ -767,6 +881,14 @@
     requestAnimationFrame(() => {
       drawing = false;
       findHolders();
+      // There are no plugins for who may only lease.
+      byId("summary").hidden = onlyLeases();
+      byId("tab-plugins").hidden = onlyLeases();
+      if (onlyLeases() && tab === "plugins") showTab("who");
+      if (tab === "who") {
+        askDevices();
+        findWho();
+      }
       drawNode();
       drawCounts();
       drawList();
@@ -804,6 +926,7 @@
   let deviceGrid = null;
 
   function changed(table, key) {
+    devicesOutdated ||= table === "resources" || table === "leases";
     if (looked === null) return;
     if ((table === looked.table && key === looked.key) || (table === "leases" && looked.table === "resources")) {
       outdated = true;
@@ -1015,7 +1138,7 @@
         made.push(deviceGrid.outer);
         const held = holders.get(key) || new Map();
         deviceGrid.show(resource.devices.map((device) => ({
-          ...device, key: device.id, label: device.id, tone: device.healthy ? "ok" : "bad", lease: held.get(device.id),
+          ...device, key: device.id, label: device.id, natural: natural(device.id), tone: device.healthy ? "ok" : "bad", lease: held.get(device.id),
         })));
       }
       return made;
@@ -1039,12 +1162,12 @@
   };
 
   const DEVICE_COLUMNS = [
-    { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.id, order: (it) => it.id },
+    { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.id, order: (it) => it.natural },
     { title: "Health", width: "6.8em", className: "first", text: (it) => it.health, tone: (it) => it.tone, order: (it) => it.health },
     { title: "NUMA", width: "3.7em", className: "number faint hideable", text: (it) => (it.numa || []).join(" "), order: (it) => (it.numa || [])[0] || 0 },
     {
       title: "Holder", width: "minmax(8em, 7fr)", className: "wide", order: (it) => (it.lease ? it.lease.key : ""),
-      text: (it) => (it.lease ? `${it.lease.key}: ${holderOf(it.lease)}` : "free"),
+      text: (it) => (it.lease ? `${it.lease.key}: ${holderOf(it.lease)}` : it.drained ? "drained" : it.withheld || "free"),
     },
   ];
 
@@ -1147,13 +1270,18 @@
   // --- the start -----------------------------------------------------------------------------------------------------
 
   for (const name of Object.keys(COLUMNS)) {
-    grids[name] = new Grid(byId("pane"), name, COLUMNS[name], (key) => open(name, key));
+    grids[name] = new Grid(byId("pane"), name, COLUMNS[name], (key) => {
+      const of = name === "who" ? tables.who.get(key) : null;
+      if (of === null) open(name, key);
+      else if (of.lease) open("leases", of.lease.key);
+      else open("resources", of.resource);
+    });
     grids[name].outer.setAttribute("aria-label", byId(`tab-${name}`).textContent);
     grids[name].outer.hidden = name !== tab;
     byId(`tab-${name}`).addEventListener("click", () => showTab(name));
   }
   byId("tabs").addEventListener("keydown", (event) => {
-    const names = Object.keys(COLUMNS);
+    const names = Object.keys(COLUMNS).filter((it) => !byId(`tab-${it}`).hidden);
     const at = names.indexOf(tab);
     const to = { ArrowRight: at + 1, ArrowLeft: at + names.length - 1, Home: 0, End: names.length - 1 }[event.key];
     if (to === undefined) return;
@@ -1191,6 +1319,7 @@
   // Ages grow while nothing changes.
   setInterval(() => {
     if (document.hidden) return;
+    askDevices();
     grids[tab].draw();
     for (const { made, text } of running) setText(made, text());
   }, 1000);

@@ -85,6 +85,8 @@ class Routes:
                 return HttpResponse(200, "text/event-stream", write=self._board.stream, endless=True, headers=_HEADERS)
             case "/plugin":
                 return await self._asked("/plugins/", request.query.get("socket"))
+            case "/devices" if "resource" not in request.query:
+                return await self._answer("/v1/devices")
             case "/devices":
                 return await self._asked("/v1/devices?resource=", request.query.get("resource"))
             case _:
@@ -94,9 +96,11 @@ class Routes:
         """Return the answer of the daemon about one object."""
         if not what:
             return problem(400, "the request does not say what it is about", _HEADERS)
-        quoted = quote(what, safe="", errors="surrogateescape")
+        return await self._answer(target + quote(what, safe="", errors="surrogateescape"))
+
+    async def _answer(self, target: str) -> HttpResponse:
         try:
-            async with ask(self._daemon.path, "GET", target + quoted, timeout=self._daemon.timeout) as reply:
+            async with ask(self._daemon.path, "GET", target, timeout=self._daemon.timeout) as reply:
                 return HttpResponse(reply.status, "application/json", await reply.body(), headers=_HEADERS)
         except UnreachableError as error:
             return problem(502, f"no daemon answers: {error.reason}", _HEADERS)

@@ -440,10 +440,10 @@ def test_the_leases_are_listed(plugind: Run) -> None:
     assert (done.code, done.err) == (0, "")
     header, *rows = done.out.splitlines()
     assert header.split() == ["LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON"]
-    assert [row.split()[:2] for row in rows[:3]] == [["a1b2", "held"], ["q", "queued"], ["u", "uncertain"]]
-    assert rows[0].endswith("it ends     GPU-0                -")
-    assert rows[1].endswith("1m00s long  1 of vendor.com/gpu  -")
-    assert rows[2].endswith("released    GPU-0                Allocate timed out")
+    assert [row.split()[:2] for row in rows[:3]] == [["a1b2", "held"], ["u", "uncertain"], ["q", "queued"]]
+    assert rows[0].endswith("it ends     vendor.com/gpu=GPU-0  -")
+    assert rows[1].endswith("released    vendor.com/gpu=GPU-0  Allocate timed out")
+    assert rows[2].endswith("1m00s long  1 of vendor.com/gpu   -")
     assert rows[3:] == ["3 leases: 1 queued, 1 held, 1 uncertain", "leases cannot be written now: disk full"]
     assert done.asked[0].line == "GET /v1/leases?prefix=a%20b HTTP/1.1"
 
@@ -457,9 +457,9 @@ def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path
     done = plugind([OK + said + b"\n"], "leases", "--watch")
     assert done.asked[0].line == "GET /v1/leases/watch?heartbeat=1.25 HTTP/1.1"
     assert [line.split() for line in done.out.splitlines()] == [
-        ["--:--:--", "held", "a1b2", "pid", "991", "root", "GPU-0"],
+        ["--:--:--", "held", "a1b2", "pid", "991", "root", f"{GPU}=GPU-0"],
         ["--:--:--", "queued", "b2", "pid", "991", "root", "1", "of", GPU],
-        ["--:--:--", "gone", "a1b2", "pid", "991", "root", "GPU-0", "it", "was", "released"],
+        ["--:--:--", "gone", "a1b2", "pid", "991", "root", f"{GPU}=GPU-0", "it", "was", "released"],
     ]
     assert (done.code, done.err) == (0, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
 

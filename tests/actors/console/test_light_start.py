@@ -158,6 +158,7 @@ def test_ls_needs_neither_trio_nor_attrs(output: str, status: str) -> None:
         ["describe", "a.example.com"],
         ["devices"],
         ["leases"],
+        ["who"],
         ["retry", "a.example.com"],
         ["wait", "a.example.com", "--timeout", "0"],
         ["watch"],

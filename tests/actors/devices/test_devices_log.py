@@ -137,7 +137,7 @@ async def test_expected_devices_that_no_plugin_lists_are_missing(autojump_clock:
     log = Log()
     async with SimulatedNode(Config(expected_devices={GPU: 4}), log=log):
         await trio.sleep(PATIENCE + 1.0)
-    fields = {"expected": 4, "healthy": 0, "listed": 0, "reason": "no plugin lists them"}
+    fields = {"expected": 4, "healthy": 0, "listed": 0, "reason": "there is no such resource"}
     assert log.take() == [("expected devices are missing", fields)]
 
 

@@ -9,10 +9,12 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin
+from plugind.protocol.devices.json import OTHER_DEVICE, LeaseMarks
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.values import Node
 from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
+from plugind.protocol.status.json import Json
 
 SERIAL = "lab/serial"
 RESOURCE = StaticResource(("/dev/ttyUSB*",), nodes=("/dev/common",), env={"PORT": "{path}"})
@@ -30,6 +32,14 @@ async def health(node: SimulatedNode, name: str = SERIAL) -> dict[str, str] | No
     await trio.sleep(1)
     found = (await node.supervisor.devices()).find(name)
     return None if found is None else {device.id: device.health for device in found.devices()}
+
+
+async def marks(node: SimulatedNode) -> dict[str, dict[str, Json]]:
+    """Return what the leases add to the devices on the status socket, a second later."""
+    await trio.sleep(1)
+    found = (await node.supervisor.devices()).find(SERIAL)
+    assert found is not None
+    return LeaseMarks(await node.supervisor.leases()).of(found)
 
 
 async def test_devices_come_and_go_with_their_nodes(autojump_clock: MockClock) -> None:
@@ -85,14 +95,16 @@ async def test_a_leased_device_stays_what_it_was(autojump_clock: MockClock) -> N
             assert await reason() is None
             node.device_nodes.plug("/dev/ttyUSB0", "c188:0", place="/devices/usb9")
             assert await reason() == "unhealthy, another device of lab/serial has the id by now: ttyUSB0"
+            assert await marks(node) == {"ttyUSB0": {"health": OTHER_DEVICE, "healthy": False}}
             await node.kill()
             await node.start()
             assert await reason() == "unhealthy, another device of lab/serial has the id by now: ttyUSB0"
             node.device_nodes.plug("/dev/ttyUSB0", "c188:0", place="/devices/usb1")
             assert await reason() is None
+            assert await marks(node) == {}
             node.device_nodes.unplug("/dev/ttyUSB0")
             await trio.sleep(10)
-            assert await reason() == "unhealthy, no longer listed by the plugin of lab/serial: ttyUSB0"
+            assert await reason() == "unhealthy, lab/serial no longer lists ttyUSB0"
 
 
 async def test_a_leased_device_is_given_to_nobody_under_another_name(autojump_clock: MockClock) -> None:
@@ -111,6 +123,7 @@ async def test_a_leased_device_is_given_to_nobody_under_another_name(autojump_cl
             node.device_nodes.plug("/dev/ttyUSB3", "c188:0", place="/devices/usb1")
             node.device_nodes.plug("/dev/ttyUSB0", "c188:9", place="/devices/usb9")
             await cannot_have(SERIAL, "ttyUSB3")
+            assert (await marks(node))["ttyUSB3"] == {"withheld": "it is leased as lab/serial=ttyUSB0"}
             await node.reconfigure(attrs.evolve(node.config, devices={"lab/new": StaticResource(("/dev/tty*",))}))
             await cannot_have("lab/new", "ttyUSB3")
             await node.kill()

@@ -161,7 +161,7 @@ async def test_the_log_names_a_leased_device_that_its_plugin_lists_no_more(autoj
         await trio.sleep(20.0)
         (missing,) = [fields for level, _, fields in log.take() if level is Level.WARNING]
     assert missing["devices"] == f"{GPU}=gpu-0"
-    assert str(missing["reason"]).startswith(f"unhealthy, no longer listed by the plugin of {GPU}: gpu-0")
+    assert str(missing["reason"]).startswith(f"unhealthy, {GPU} no longer lists gpu-0")
 
 
 def test_the_log_says_that_an_owner_was_stopped_or_could_not_be() -> None:

@@ -25,6 +25,8 @@ from plugind.protocol.devices.messages import (
     ListReceived,
 )
 from plugind.protocol.errors import StateError
+from plugind.protocol.leases.replies import LeasesSnapshot
+from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.protocol.messages.status import RegisterRefused
@@ -173,6 +175,33 @@ async def test_one_resource_can_be_asked_for_by_its_name(autojump_clock: MockClo
         assert (unknown.status, b"there is v.com/b, vendor.com/gpu" in unknown.body) == (404, True)
         wrong = await node.get("/v1/devices", name=GPU)
         assert (wrong.status, b"/v1/devices takes resource" in wrong.body) == (400, True)
+
+
+async def test_devices_are_shown_with_their_pools_and_without_them_if_the_lease_actor_hangs(
+    autojump_clock: MockClock,
+) -> None:
+    known = LeasesSnapshot(0.0, pools=(Pool("lab", GPU, frozenset({"d1"})),))
+    answers = [known, attrs.evolve(known, withheld="the state was lost"), None]
+
+    async def leases(deadline: float) -> LeasesSnapshot | None:
+        found = answers.pop(0)
+        if found is None:
+            await trio.sleep(deadline)
+        return found
+
+    async with running() as node:
+        await node.tell(added("/a"), InstanceRole("/a", 1, active=True), listed("/a", "Healthy", "Healthy"))
+        node.api.devices.leases = leases
+        shown = []
+        while answers:
+            (found,) = json.loads(await body_of(await node.get("/v1/devices")))["resources"]
+            shown.append([(each.get("pool"), each.get("withheld")) for each in found["devices"]])
+    all_of_them = "all devices are withheld"
+    assert shown == [
+        [(None, None), ("lab", None)],
+        [(None, all_of_them), ("lab", all_of_them)],
+        [(None, None), (None, None)],
+    ]
 
 
 async def test_a_refused_call_of_register_is_told_until_a_plugin_has_registered(autojump_clock: MockClock) -> None:

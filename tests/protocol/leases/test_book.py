@@ -471,6 +471,17 @@ def test_each_who_waits_for_the_same_lease_has_a_deadline_of_its_own() -> None:
     assert later.inbox == []
 
 
+def test_those_in_line_are_shown_last_in_its_order() -> None:
+    node = Node("a")
+    for name in ("m", "z", "b", "c"):
+        node.ask(id=name, wait=60)
+        node.run()
+    assert [lease.id for lease in node.book.snapshot(node.now).leases] == ["m", "z", "b", "c"]
+    node.release("m")
+    node.run()
+    assert [lease.id for lease in node.book.snapshot(node.now).leases] == ["z", "b", "c"]
+
+
 # --- one id -----------------------------------------------------------------------------------------------------------
 
 
@@ -1080,7 +1091,7 @@ def test_each_container_that_binds_a_lease_is_told_of_itself() -> None:
 
 # --- devices that are not listed any more -----------------------------------------------------------------------------
 
-MISSING = "unhealthy, no longer listed by the plugin of vendor.com/gpu: GPU-0"
+MISSING = "unhealthy, vendor.com/gpu no longer lists GPU-0"
 RENAMED = f"{MISSING}, and unknown ids are listed: they may have these by now"
 
 

@@ -130,6 +130,8 @@ class StandIn:
             found = self.described.get(unquote(request.path.removeprefix("/plugins/")))
             return problem(404, "no such plugin") if found is None else json_response(200, [found])
         if request.path == "/v1/devices":
+            if "resource" not in request.query:
+                return json_response(200, {"resources": [*self.devices.values()]})
             found = self.devices.get(request.query["resource"])
             return problem(404, "no such resource") if found is None else json_response(200, {"resources": [found]})
         return json_response(200, self.health if request.path == "/healthz" else {"version": self.version})

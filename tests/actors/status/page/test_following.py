@@ -178,12 +178,33 @@ async def test_the_user_of_a_lease_has_its_name(tmp_path: Path) -> None:
     users = tmp_path / "passwd"
     users.write_text("anna:x:1000:1000::/home/anna:/bin/sh\n")
     async with standing_in(str(tmp_path / "s")) as daemon, following(daemon.path, names=UserNames(users)) as shown:
+        request = Request((Wanted(GPU, 1),))
         for number, uid in enumerate((1000, 1001)):
-            request = Request((Wanted(GPU, 1),))
             daemon.put_lease(Lease(str(number), uid, request, TimeOwner(60.0), LeaseState.HELD, 5.0))
-        await shown.until(lambda tables: {"0", "1"} <= {*tables.get(LEASES, {})})
-        leases = shown.browser.tables[LEASES]
-        assert [(leases[key]["uid"], leases[key]["user"]) for key in ("0", "1")] == [(1000, "anna"), (1001, None)]
+        job = "slurm:c:n:42:0:1000:gpu"
+        daemon.put_lease(Lease(job, 0, request, TimeOwner(60.0), LeaseState.HELD, 5.0))
+        await shown.until(lambda tables: {"0", "1", job} <= {*tables.get(LEASES, {})})
+        leases = [shown.browser.tables[LEASES][key] for key in ("0", "1", job)]
+        assert [(lease["uid"], lease["user"], lease["whose"], lease["for"]) for lease in leases] == [
+            (1000, "anna", "anna", "0"),
+            (1001, None, "user 1001", "1"),
+            (0, None, "anna", "job 42"),
+        ]
+
+
+async def test_who_may_only_lease_has_no_plugins_and_the_daemon_is_not_away(tmp_path: Path) -> None:
+    async with standing_in(str(tmp_path / "s")) as daemon:
+        for path in ("/watch", "/healthz", "/"):
+            daemon.instead[path] = problem(403, "you may only see and lease devices")
+        daemon.put_resource(resource(d0="Healthy"))
+        async with following(daemon.path) as shown:
+            await shown.until(lambda tables: tables.get("node", {}).get(RESOURCES, {}).get("state") == "there")
+            await shown.until(lambda tables: PLUGINS in tables["node"])
+            node = shown.browser.tables["node"]
+            assert node[PLUGINS]["state"] == "forbidden"
+            # What this user may not know is not said to be bad.
+            assert (node.get("health"), node.get("version")) == (None, None)
+            assert GPU in shown.browser.tables[RESOURCES]
 
 
 async def test_a_daemon_is_away_since_it_was_heard_last_and_its_health_and_version_are_known_when_it_is_back(

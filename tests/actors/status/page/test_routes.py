@@ -94,7 +94,7 @@ async def test_everybody_gets_the_page_which_says_nothing_about_the_node(client:
 
 
 @pytest.mark.parametrize(
-    "path", ["/events", "/plugin?socket=%2Fr%2Fa.sock", f"/devices?resource={GPU}", "/plugins", "/x"]
+    "path", ["/events", "/plugin?socket=%2Fr%2Fa.sock", f"/devices?resource={GPU}", "/devices", "/plugins", "/x"]
 )
 @pytest.mark.parametrize(
     "headers",
@@ -135,6 +135,10 @@ async def test_who_has_the_token_is_told_about_one_plugin_and_one_resource(clien
     assert json.loads(body)[0]["history"][0]["reason"] == "refused"
     status, _, body = await client.get(f"/devices?resource={GPU}", BEARER)
     assert [device["id"] for device in json.loads(body)["resources"][0]["devices"]] == ["d0", "d1"]
+    client.daemon.put_resource(resource("lab/serial", a="Healthy"))
+    status, _, body = await client.get("/devices", BEARER)
+    assert [found["resource"] for found in json.loads(body)["resources"]] == [GPU, "lab/serial"]
+    assert (await client.get("/devices?resource=", BEARER))[0] == 400
     assert (await client.get("/plugin?socket=%2Fr%2Fb.sock", BEARER))[0] == 404
     assert (await client.get("/plugin", BEARER))[0] == 400
     assert (await client.get("/x", BEARER))[0] == 404
