@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -24,6 +24,7 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
+from ...protocol.leases.drains import Drains, drain_of, drain_to_json, sorted_drains
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
@@ -36,10 +37,16 @@ from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_header
 #: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
 NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
+NO_DRAINS = f"the lease actor has not said within {DEADLINE:g} s what is drained"
 #: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
 #: How many changes can wait for a reader before it is dropped.
 LAG = 4096
+
+
+async def nothing_drained() -> Drains:
+    """Return no drain, for a node without leases."""
+    return {}
 
 
 @attrs.define(eq=False)
@@ -53,6 +60,8 @@ class DevicesApi:
     #: Whether this node only observes plugins, and so does not ask them for their devices.
     observes: bool = False
     unsent: Unsent = attrs.field(factory=Unsent)
+    #: Returns what is out of service; None if the lease actor does not answer in time.
+    drains: Callable[[], Awaitable[Drains | None]] = nothing_drained
     _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -81,6 +90,9 @@ class DevicesApi:
         snapshot = await self.snapshot()
         if snapshot is None:
             return problem(503, NO_ANSWER)
+        if (drains := await self.drains()) is None:
+            return problem(503, NO_DRAINS)
+        drains = {target: drain for target, drain in drains.items() if name in (None, target.resource or name)}
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
@@ -89,11 +101,19 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
-        return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write, snapshot, asked)))
+        write = self.unsent.counted(partial(self._write, snapshot, asked, drains))
+        return HttpResponse(200, "application/json", write=write)
 
-    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: AnswerStream) -> None:
+    async def _write(
+        self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], drains: Drains, send: AnswerStream
+    ) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
-        head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
+        head = {
+            "time": timestamp(unix),
+            "problem": snapshot.problem,
+            "observes": self.observes,
+            "drains": [drain_to_json(drain) for drain in sorted_drains(drains)],
+        }
         await send(json.dumps(head)[:-1].encode())
         before = b', "resources": ['
         for resource in resources:
@@ -101,7 +121,10 @@ class DevicesApi:
             within = b"\n"
             devices = resource.devices()
             while some := list(itertools.islice(devices, PIECE)):
-                lines = (json.dumps(device_to_json(device, now, unix)) for device in some)
+                lines = (
+                    json.dumps(device_to_json(device, now, unix, drain_of(drains, resource.name, device.id)))
+                    for device in some
+                )
                 await send(within + ",\n".join(lines).encode())
                 within = b",\n"
                 await trio.lowlevel.checkpoint()

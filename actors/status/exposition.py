@@ -183,6 +183,11 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for label, number in snapshot.free.items():
         free.add_metric((_shown(label),), number)
     yield free
+    drained = GaugeMetricFamily("plugind_drained_devices", "Devices out of service.", labels=("resource_name",))
+    for label, number in snapshot.drained.items():
+        drained.add_metric((_shown(label),), number)
+    yield drained
+    yield _drains(snapshot)
     yield GaugeMetricFamily(
         "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
     )
@@ -192,6 +197,18 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for (label, reason), number in snapshot.failures.items():
         failures.add_metric((_shown(label), reason), number)
     yield failures
+
+
+def _drains(snapshot: LeasesSnapshot) -> Metric:
+    """Return how many drains there are of each resource and its devices; that of the node has no resource."""
+    drains = GaugeMetricFamily(
+        "plugind_drains", "Drains, without a resource that of the node.", labels=("resource_name",)
+    )
+    targets = [drain.target.resource for drain in snapshot.drains]
+    drains.add_metric(("",), targets.count(None))
+    for name in dict.fromkeys(filter(None, targets)):
+        drains.add_metric((_shown(name),), targets.count(name))
+    return drains
 
 
 def _checks(metrics: Metrics) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ import attrs
 
 from ..status.histograms import Histogram
 from ..values import value
+from .drains import Drain
 from .values import Lease
 
 
@@ -69,6 +70,9 @@ class LeasesSnapshot:
     leased: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     #: How many devices can be leased now, by resource.
     free: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    #: How many listed devices are drained, by resource, and all drains.
+    drained: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    drains: tuple[Drain, ...] = ()
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
     durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
     #: Likewise: whether leases cannot be kept over a restart now, and how many reads and writes of them have failed.

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from .choosing import Reserved, available, fits
+from .drains import drain_of
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted, identity_key
 
@@ -52,6 +53,8 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
     ]
     if wrong:
         text += f" ({', '.join(wrong)})"
+    if not (request.ids or request.include) and (drained := stock.drains_of((name, request.pool))):
+        text += f"; drained: {_first_few([drain.words for drain in drained])}"
     text += _kept_back(stock, reserved, request, wanted)
     return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
 
@@ -99,6 +102,8 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
         return "is not listed"
     if (pool := stock.pools.pool_of(name, device_id)) != request.pool:
         return "is in no pool" if pool is None else f"is in the pool {pool}"
+    if (drain := drain_of(stock.drains, name, device_id)) is not None:
+        return f"is drained: {drain.words}"
     if device_id in resource.taken:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:
