@@ -6,16 +6,20 @@ import argparse
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.leases.drains import drain_from_json
+from ...protocol.leases.json_values import WRONG_FORM
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import Watching
 from ...protocol.status.json import Json
+from ...protocol.text import escaped
 from .answers import (
     Daemon,
     NotAllowedError,
@@ -31,7 +35,8 @@ from .arguments import resource_name
 from .client import fetch, roots
 from .device_leases import add_leases, leases_of
 from .ending import EXIT_OK, say
-from .phrases import ago, duration, exact, text
+from .lease_words import user
+from .phrases import ago, duration, exact, text, time_of_day
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
 from .table import WHOLE, aligned, fits, narrowed, shortened
@@ -49,7 +54,8 @@ _EPILOG = """examples:
 On a terminal, columns for which there is no room are left out, PLUGIN first, and long ids of leases are shortened. In a
 pipe, and with -o wide, all is shown. A resource without devices has one line, with its state in place of a health.
 LEASE says which lease has the device, and whose it is; 'plugind leases' tells more. A device that is leased, and that
-its plugin does not list any more, is 'no longer listed'; it is not counted.
+its plugin does not list any more, is 'no longer listed'; it is not counted. A device that is out of service is
+'drained'; each drain has a line at the end.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 #: Shown as the health of a leased device that its plugin does not list.
@@ -86,10 +92,11 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         say(json.dumps({**content, "resources": resources}) + "\n")
     elif not resources:
-        say("".join(f"{line}\n" for line in why_none(roots, observes=content.get("observes") is True)))
+        none = why_none(roots, observes=content.get("observes") is True)
+        say("".join(f"{line}\n" for line in (*none, *drain_lines(content.get("drains")))))
     else:
         width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
-        say("".join(f"{line}\n" for line in lines(resources, width)))
+        say("".join(f"{line}\n" for line in (*lines(resources, width), *drain_lines(content.get("drains")))))
     if args.output == "json":
         return EXIT_OK
     say("".join(f"{line}\n" for line in rest))
@@ -152,6 +159,15 @@ def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str
             yield _wrong_with(resource)
 
 
+def drain_lines(drains: Json) -> Iterator[str]:
+    """Yield a line for each drain, also of what is not listed."""
+    for drain in drains if isinstance(drains, list) else []:
+        with suppress(*WRONG_FORM):
+            found = drain_from_json(drain)
+            since = time_of_day(found.since, time.time())
+            yield f"drained: {escaped(found.words)} (by {user(found.uid)}, since {since})"
+
+
 def _fitting(resources: Sequence[Plugin], width: int) -> Sequence[Sequence[str]]:
     """Return the table without columns that do not fit, and with leases as short as necessary."""
     rows: Sequence[Sequence[str]] = ()
@@ -173,19 +189,20 @@ def summary(resources: Sequence[Plugin]) -> str:
     healthy = sum(_number(resource.get("allocatable")) for resource in resources)
     parts = [f"{healthy} healthy"] if healthy else []
     parts += [f"{capacity - healthy} unhealthy"] if capacity > healthy else []
+    drained = sum(bool(device.get("drained")) for resource in resources for device in _devices(resource))
+    parts += [f"{drained} drained"] if drained else []
     counted = f"{_counted(capacity, 'device')} of {_counted(len(resources), 'resource')}"
     return counted + (f": {', '.join(parts)}" if parts else "")
 
 
 def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[str, ...]]:
     name, plugin = text(resource.get("resource")), text(resource.get("plugin"))
-    devices = resource.get("devices")
-    there = [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
+    there = _devices(resource)
     for device in there:
         yield (
             name,
             exact(device.get("id")),
-            exact(device.get("health")),
+            exact(device.get("health")) + (", drained" if device.get("drained") else ""),
             ago(device.get("age")),
             _numa(device),
             lease(device),
@@ -196,6 +213,11 @@ def _rows(resource: Plugin, lease: Callable[[Plugin], str]) -> Iterator[tuple[st
         yield name, exact(device.get("id")), _MISSING, "-", "-", lease(device), plugin
     if not there:
         yield name, "-", text(resource.get("state")), ago(resource.get("age")), "-", "-", plugin
+
+
+def _devices(resource: Plugin) -> list[Plugin]:
+    devices = resource.get("devices")
+    return [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
 
 
 def _lease(device: Plugin, *, size: int, with_owner: bool) -> str:

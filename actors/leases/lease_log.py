@@ -33,10 +33,10 @@ class LeaseLog:
         if kept.withheld is not None:
             self.log.event(Level.ERROR, "all devices are withheld", reason=kept.withheld)
         if kept.problem is not None:
-            self.log.event(Level.ERROR, "what is out of service may be lost", reason=kept.problem)
+            self.log.event(Level.ERROR, "drains may be lost", reason=kept.problem)
         if kept.drains:
             targets = ",".join(drain.target.words for drain in kept.drains)
-            self.log.event(Level.WARNING, "devices are out of service", drained=cut(targets, MAX_LABELS))
+            self.log.event(Level.WARNING, "drains are kept", drained=cut(targets, MAX_LABELS))
         held = [lease for lease in kept.leases if lease.state is LeaseState.HELD]
         for lease in held:
             self._granted.setdefault(lease.id, lease.created)
@@ -105,7 +105,7 @@ class LeaseLog:
         until = None if drain.until is None else timestamp(drain.until)
         target, reason = drain.target.words, drain.reason or None
         if shown.ended is None:
-            text = "nothing is given any more of what is drained"
+            text = "devices are drained"
             self.log.event(Level.WARNING, text, drained=target, user=drain.uid, until=until, reason=reason)
         else:
             self.log.event(Level.INFO, "a drain has ended", drained=target, reason=shown.ended)

@@ -31,9 +31,9 @@ class DrainTarget:
 
     @property
     def words(self) -> str:
-        """The target as the commands write it."""
+        """The target as texts name it; commands take a resource and a device in this form."""
         if self.resource is None:
-            return "--node"
+            return "the node"
         return self.resource if self.device is None else f"{self.resource}:{self.device}"
 
     def covers(self, resource: str, device: str) -> bool:
@@ -61,10 +61,15 @@ class Drain:
     until: float | None = None
 
     @property
+    def why(self) -> str:
+        """Until when, and the reason, after the name of the target; empty if neither is known."""
+        until = "" if self.until is None else f" until {timestamp(self.until)}"
+        return until + (f": {self.reason}" if self.reason else "")
+
+    @property
     def words(self) -> str:
         """The target, until when, and why."""
-        until = "" if self.until is None else f" until {timestamp(self.until)}"
-        return self.target.words + until + (f": {self.reason}" if self.reason else "")
+        return self.target.words + self.why
 
 
 #: All that is out of service.

@@ -103,7 +103,7 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
     if (pool := stock.pools.pool_of(name, device_id)) != request.pool:
         return "is in no pool" if pool is None else f"is in the pool {pool}"
     if (drain := drain_of(stock.drains, name, device_id)) is not None:
-        return f"is drained: {drain.words}"
+        return f"is drained{drain.why}"
     if device_id in resource.taken:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:
