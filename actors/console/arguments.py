@@ -11,7 +11,6 @@ from typing import get_args
 from ...protocol.errors import ConfigError
 from ...protocol.handlers.csi import Collisions
 from ...protocol.health.checks import ALL_TYPES
-from ...protocol.leases.drains import NODE, DrainTarget
 from ...protocol.plugins.info import wrong_with_resource
 from ...protocol.trust.users import TrustedUser, parse_trusted_user
 from .times import seconds
@@ -76,33 +75,6 @@ def resource_name(text: str) -> str:
     if wrong is not None:
         raise argparse.ArgumentTypeError(f"{text!r} does not name a resource, such as vendor.com/gpu: {wrong}")
     return text
-
-
-def _drain_target(text: str) -> DrainTarget:
-    """Return the target of ``RESOURCE`` or ``RESOURCE:ID``."""
-    resource, given, device = text.partition(":")
-    if given and not device:
-        raise argparse.ArgumentTypeError(f"{text!r} names a device without an id")
-    return DrainTarget(resource_name(resource), plugin_name(device) if given else None)
-
-
-def add_drain_target(parser: argparse.ArgumentParser) -> None:
-    """Add ``RESOURCE[:ID]`` and ``--node``, of which a command takes one."""
-    target = parser.add_mutually_exclusive_group(required=True)
-    target.add_argument(
-        "target",
-        metavar="RESOURCE[:ID]",
-        nargs="?",
-        type=_drain_target,
-        help="all devices of a resource, also later ones; or the one with this id, and its shares, ID::0 and so on",
-    )
-    target.add_argument("--node", action="store_true", help="all devices of the node, also later ones")
-
-
-def drain_target_of(args: argparse.Namespace) -> DrainTarget:
-    """Return what the arguments of :func:`add_drain_target` name."""
-    target: DrainTarget = NODE if args.node else args.target
-    return target
 
 
 def add_csi_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import attrs
 
-from ...protocol.leases.drains import DrainTarget, drain_to_json
+from ...protocol.leases.drains import NODE, DrainTarget, drain_to_json
 from ...protocol.leases.leases_json import LeaseJsonError, lease_from_json
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.text import escaped
@@ -20,7 +20,7 @@ from ..client.lease_calls import draining
 from ..client.reaching import WRITING
 from ..client.transport import asked
 from .answers import Daemon, Plugin
-from .arguments import add_drain_target, drain_target_of
+from .arguments import plugin_name, resource_name
 from .ending import EXIT_OK, CommandError, complain, say
 from .following import follow_until_over
 from .lease_failures import EXIT_NO_DAEMON, EXIT_TIMED_OUT, fail
@@ -41,6 +41,33 @@ ends by itself. A drain outlives restarts of plugind and of the machine. Only ro
 
 exit codes: 0 ok, 1 it is not allowed, or cannot be written, 2 usage, 3 no daemon answers, 124 with --wait: some
 devices are still leased, 130 interrupted"""
+
+
+def _drain_target(text: str) -> DrainTarget:
+    """Return the target of ``RESOURCE`` or ``RESOURCE:ID``."""
+    resource, given, device = text.partition(":")
+    if given and not device:
+        raise argparse.ArgumentTypeError(f"{text!r} names a device without an id")
+    return DrainTarget(resource_name(resource), plugin_name(device) if given else None)
+
+
+def add_drain_target(parser: argparse.ArgumentParser) -> None:
+    """Add ``RESOURCE[:ID]`` and ``--node``, of which a command takes one."""
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "target",
+        metavar="RESOURCE[:ID]",
+        nargs="?",
+        type=_drain_target,
+        help="all devices of a resource, also later ones; or the one with this id, and its shares, ID::0 and so on",
+    )
+    target.add_argument("--node", action="store_true", help="all devices of the node, also later ones")
+
+
+def drain_target_of(args: argparse.Namespace) -> DrainTarget:
+    """Return what the arguments of :func:`add_drain_target` name."""
+    target: DrainTarget = NODE if args.node else args.target
+    return target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

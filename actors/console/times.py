@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final
 
 #: The units of a time, in seconds.
@@ -45,6 +44,8 @@ def span(text: str) -> float:
 
 def moment(text: str) -> float:
     """Return the Unix seconds of a time from now on, as :func:`span` takes it, or of a date and a time of day."""
+    from datetime import datetime  # Most commands take no date.
+
     try:
         return time.time() + some_span(text)
     except argparse.ArgumentTypeError as error:

@@ -11,7 +11,7 @@ from ..client.errors import ClientError
 from ..client.lease_calls import undraining
 from ..client.reaching import WRITING
 from ..client.transport import asked
-from .arguments import add_drain_target, drain_target_of
+from .drain import add_drain_target, drain_target_of
 from .ending import EXIT_OK, say
 from .lease_failures import fail
 from .output import add_output_argument
