@@ -35,9 +35,9 @@ _EPILOG = """examples:
   plugind drain vendor.com/gpu --until 4h --wait 1h
   plugind drain --node --until 2027-01-31T18:00 --reason 'the rack moves' --wait
 
-A TIME is 90, 90s, 15m, 2h or 1d; --until also takes a date, of local time if it says no other. At that time the drain
-ends by itself. A drain outlives restarts of plugind and of the machine. Only root and the user of plugind may drain.
-'plugind devices' lists what is drained, and 'plugind undrain' ends it.
+A TIME is 90, 90s, 15m, 2h or 1d; --until also takes a date, in local time unless it has an offset. At that time the
+drain ends by itself. A drain outlives restarts of plugind and of the machine. Only root and the user of plugind may
+drain. 'plugind devices' lists what is drained, and 'plugind undrain' ends it.
 
 exit codes: 0 ok, 1 it is not allowed, or cannot be written, 2 usage, 3 no daemon answers, 124 with --wait: some
 devices are still leased, 130 interrupted"""
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind drain``."""
     parser.description = (
         "Take a device, a resource or the node out of service: nothing of it is leased any more, and leases of it stay"
-        " until they end. To repeat it gives another reason and another end."
+        " until they end. Repeat it to give another reason and another end."
     )
     parser.epilog = _EPILOG
     add_drain_target(parser)

@@ -187,7 +187,10 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for label, number in snapshot.drained.items():
         drained.add_metric((_shown(label),), number)
     yield drained
-    yield _drains(snapshot)
+    drains = GaugeMetricFamily("plugind_drains", "Drains; that of the node has no resource.", labels=("resource_name",))
+    for name, number in snapshot.drains.items():
+        drains.add_metric((_shown(name),), number)
+    yield drains
     yield GaugeMetricFamily(
         "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
     )
@@ -197,18 +200,6 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for (label, reason), number in snapshot.failures.items():
         failures.add_metric((_shown(label), reason), number)
     yield failures
-
-
-def _drains(snapshot: LeasesSnapshot) -> Metric:
-    """Return how many drains there are of each resource and its devices; that of the node has no resource."""
-    drains = GaugeMetricFamily(
-        "plugind_drains", "Drains, without a resource that of the node.", labels=("resource_name",)
-    )
-    targets = [drain.target.resource for drain in snapshot.drains]
-    drains.add_metric(("",), targets.count(None))
-    for name in dict.fromkeys(filter(None, targets)):
-        drains.add_metric((_shown(name),), targets.count(name))
-    return drains
 
 
 def _checks(metrics: Metrics) -> Iterator[Metric]:

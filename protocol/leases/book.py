@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
@@ -152,7 +153,8 @@ class Book:
         leases = tuple(entry.lease for _, entry in sorted(self._entries.items()))
         gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
-        drained, drains = dict(self._stock.drained_numbers()), tuple(sorted_drains(self.drains))
+        drained = dict(self._stock.drained_numbers())
+        drains = {"": 0, **Counter(target.resource or "" for target in self.drains)}
         return m.LeasesSnapshot(now, leases, self._withheld, problem, free=free, drained=drained, drains=drains)
 
     # --- events ---

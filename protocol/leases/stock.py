@@ -256,7 +256,8 @@ class Stock:
     def drained_numbers(self) -> Iterator[tuple[str, int]]:
         """Yield how many devices of each resource are listed and drained."""
         for name, resource in self._resources.items():
-            yield name, sum(bool(self._drain_of(name, device)) for device in resource.offer.devices.devices.values())
+            devices = resource.offer.devices.devices.values() if self.drains else ()
+            yield name, sum(bool(self._drain_of(name, device)) for device in devices)
 
     def drains_of(self, place: Place) -> list[Drain]:
         """Return the drains that keep healthy devices of a resource and pool from being given, each once."""
