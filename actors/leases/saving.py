@@ -224,6 +224,8 @@ class Saving:
                 for change in write.changes:
                     self._unwritten.pop(change.id, None)
                     self._note(change)
+                    if write.awaited and isinstance(change, SaveDrain):
+                        self.drain_problem = None  # Somebody has looked at what is drained.
                 if written_again:
                     self._queue.append(_made(write))
                 else:
@@ -259,7 +261,6 @@ class Saving:
                 self._withheld = None
             case SaveDrain():
                 change.put_into(self._drains)
-                self.drain_problem = None  # Somebody has looked at what is drained.
 
     def _settle_all(self) -> None:
         self._failed_tries = 0

@@ -926,7 +926,7 @@ class Book:
     def _drain(self, asked: m.DrainAsked) -> None:
         """Have written that a target is drained; one that is drained keeps its beginning."""
         drain, before = asked.drain, self.drains.get(asked.drain.target)
-        if (failure := self._not_operator(drain.uid)) is not None:
+        if (failure := self._why_not_drain(drain.uid)) is not None:
             self._effects.append(e.DrainReply(asked.reply, failure))
         elif drain.until is not None and drain.until <= self._sources.wall():
             text = f"{timestamp(drain.until)} is over: name a later time"
@@ -941,7 +941,7 @@ class Book:
     def _undrain(self, asked: m.UndrainAsked) -> None:
         """Have written that a target is drained no more."""
         before = self.drains.get(asked.target)
-        if (failure := self._not_operator(asked.uid)) is not None:
+        if (failure := self._why_not_drain(asked.uid)) is not None:
             self._effects.append(e.DrainReply(asked.reply, failure))
         elif before is None:
             failure = Failure(Problem.UNKNOWN, f"{asked.target.words} is not drained; {self._what_is_drained()}")
@@ -949,11 +949,11 @@ class Book:
         else:
             self._change_drain(DrainChange(asked.target, None, before, asked.reply))
 
-    def _not_operator(self, uid: int) -> Failure | None:
-        """Return why a user may not drain: users of the configuration may not, since they have tools of their own."""
-        if uid in self._privileged:
-            return None
-        return Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
+    def _why_not_drain(self, uid: int) -> Failure | None:
+        """Return why a user may not drain, as operators whom the configuration adds, or nobody may."""
+        if uid not in self._privileged:
+            return Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
+        return None if self._closed is None else Failure(Problem.STORAGE, self._closed)
 
     def _what_is_drained(self) -> str:
         words = [drain.target.words for drain in sorted_drains(self.drains)]

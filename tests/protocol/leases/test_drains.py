@@ -6,6 +6,7 @@ import pytest
 
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.book import Book, Sources
 from plugind.protocol.leases.drains import MAX_DRAINS, NODE, Drain, DrainTarget, drain_from_json, drain_to_json
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import NoOwner
@@ -158,6 +159,13 @@ def test_who_may_not_drain_and_what_is_wrong_is_refused() -> None:
     [none] = undrain(Node(), NODE)
     assert isinstance(none, Failure)
     assert none.text == "the node is not drained; nothing is"
+
+
+def test_a_daemon_that_leases_nothing_drains_nothing() -> None:
+    """It keeps no state, so the drain would be lost."""
+    node = Node()
+    node.book = Book(Inbox[m.CallMessage](), Sources(lambda: 1e9, lambda: 0, lambda: 1), closed="no state")
+    assert drain(node, NODE) == [Failure(Problem.STORAGE, "no state")]
 
 
 def test_what_cannot_be_written_is_taken_back() -> None:
