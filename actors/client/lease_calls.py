@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json
+from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json, target_to_json
+from ...protocol.leases.drains import Drain, DrainTarget, drain_from_json
 from ...protocol.leases.leases_json import (
     LeaseJsonError,
     failure_from_json,
@@ -27,6 +28,7 @@ from .errors import ClientError, LeaseFailedError
 #: may be before it in line.
 PREPARING: Final = 600.0
 _PATH: Final = "/v1/leases"
+_DRAINS: Final = "/v1/drains"
 #: The bytes that stand for themselves in a path.
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
@@ -166,6 +168,17 @@ def all_leases(prefix: str = "") -> ClientRequest[LeasesSnapshot]:
 def recovery() -> ClientRequest[None]:
     """Say that no leased device is in use."""
     return ClientRequest("POST", f"{_PATH}/recover", lambda _: None, _body({"none_held": True}), refused)
+
+
+def draining(target: DrainTarget, reason: str = "", until: float | None = None) -> ClientRequest[Drain]:
+    """Ask that nothing of a target be given any more; ``until`` is in Unix seconds."""
+    body = _body({**target_to_json(target), "reason": reason, "until_unix": until})
+    return ClientRequest("POST", _DRAINS, drain_from_json, body, refused)
+
+
+def undraining(target: DrainTarget) -> ClientRequest[Drain]:
+    """Ask that a target be given again; the answer is the drain that has ended."""
+    return ClientRequest("POST", f"{_DRAINS}/end", drain_from_json, _body(target_to_json(target)), refused)
 
 
 def _path_of(lease: str) -> str:

@@ -41,6 +41,8 @@ GROUPS = {
         "allocate": "lease devices, for a command, a container or some time",
         "release": "end leases",
         "renew": "begin the time of a lease again",
+        "drain": "take devices out of service",
+        "undrain": "put devices back into service",
     },
     "to run a node": {
         "run": "run the daemon",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
+from ...protocol.leases.drains import drain_from_json
 from ...protocol.leases.free import natural
+from ...protocol.leases.json_values import WRONG_FORM
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import Watching
 from ...protocol.status.json import Json
+from ...protocol.text import escaped
 from .answers import (
     Daemon,
     NotAllowedError,
@@ -32,7 +35,8 @@ from .arguments import resource_name
 from .client import fetch, roots
 from .device_leases import add_leases, leases_of
 from .ending import EXIT_OK, say
-from .phrases import ago, duration, exact, text
+from .lease_words import user
+from .phrases import ago, duration, exact, text, time_of_day
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
 from .table import fitting, shortened
@@ -46,7 +50,8 @@ _EPILOG = """examples:
 On a terminal, columns for which there is no room are left out, PLUGIN first, and long ids of leases are shortened. In a
 pipe, and with -o wide, all is shown. A resource without devices has one line, with its state in place of a health.
 USER and LEASE say who has the device; 'plugind who' tells more. A device that is leased, and that is not listed any
-more, is 'no longer listed'; it is not counted.
+more, is 'no longer listed'; it is not counted. A device that is out of service is 'drained'; each drain has a line at
+the end.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 #: Shown as the health of a leased device that its plugin does not list.
@@ -83,10 +88,11 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         say(json.dumps({**content, "resources": resources}) + "\n")
     elif not resources:
-        say("".join(f"{line}\n" for line in why_none(roots, observes=content.get("observes") is True)))
+        none = why_none(roots, observes=content.get("observes") is True)
+        say("".join(f"{line}\n" for line in (*none, *drain_lines(content.get("drains")))))
     else:
         width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
-        say("".join(f"{line}\n" for line in lines(resources, width)))
+        say("".join(f"{line}\n" for line in (*lines(resources, width), *drain_lines(content.get("drains")))))
     if args.output == "json":
         return EXIT_OK
     say("".join(f"{line}\n" for line in rest))
@@ -106,8 +112,6 @@ def _ask(daemon: Daemon, resource: str | None) -> tuple[Plugin, list[Plugin], li
     leases = leases_of(daemon)
     add_leases(resources, leases.leases)
     withheld = [] if leases.withheld is None else [f"all devices are withheld: {text(leases.withheld)}"]
-    for device in itertools.chain.from_iterable(map(devices_in, resources)) if withheld else ():
-        device.setdefault("withheld", leases.withheld)
     where = [] if resources else roots(daemon)
     plugins = list[Plugin]()
     with suppress(NotAllowedError):
@@ -159,12 +163,23 @@ def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str
             yield f"{text(resource.get('resource'))} has no devices: {_lists_none(resource.get('plugin'))}"
 
 
+def drain_lines(drains: Json) -> Iterator[str]:
+    """Yield a line for each drain, also of what is not listed."""
+    for drain in drains if isinstance(drains, list) else []:
+        with suppress(*WRONG_FORM):
+            found = drain_from_json(drain)
+            since = time_of_day(found.since, time.time())
+            yield f"drained: {escaped(found.words)} (by {user(found.uid)}, since {since})"
+
+
 def summary(resources: Sequence[Plugin]) -> str:
     """Return how many devices there are, in one line."""
     capacity = sum(_number(resource.get("capacity")) for resource in resources)
     healthy = sum(_number(resource.get("allocatable")) for resource in resources)
     parts = [f"{healthy} healthy"] if healthy else []
     parts += [f"{capacity - healthy} unhealthy"] if capacity > healthy else []
+    drained = sum(bool(device.get("drained")) for resource in resources for device in devices_in(resource))
+    parts += [f"{drained} drained"] if drained else []
     counted = f"{_counted(capacity, 'device')} of {_counted(len(resources), 'resource')}"
     return counted + (f": {', '.join(parts)}" if parts else "")
 
@@ -173,8 +188,8 @@ def _rows(resource: Plugin, size: int) -> Iterator[tuple[str, ...]]:
     name, plugin = text(resource.get("resource")), text(resource.get("plugin"))
     for device in devices_in(resource):
         lease = (text(device.get("user")), _lease(device, size), text(device.get("pool")))
-        health, since = exact(device.get("health")), ago(device.get("age"))
-        yield name, exact(device.get("id")), health, since, _numa(device), *lease, plugin
+        health = exact(device.get("health")) + (", drained" if device.get("drained") else "")
+        yield name, exact(device.get("id")), health, ago(device.get("age")), _numa(device), *lease, plugin
     if not resource.get("devices"):
         state, since = text(resource.get("state")), ago(resource.get("age"))
         yield name, "-", state, since, "-", "-", "-", "-", plugin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -39,6 +40,19 @@ def span(text: str) -> float:
     if not 0.0 <= value <= _MOST or not number[-1:].isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 90, 90s, 15m, 2h or 1d")
     return value
+
+
+def moment(text: str) -> float:
+    """Return the Unix seconds of a time from now on, as :func:`span` takes it, or of a date and a time of day."""
+    from datetime import datetime  # Most commands take no date.
+
+    try:
+        return time.time() + some_span(text)
+    except argparse.ArgumentTypeError as error:
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{error}, nor a date, such as 2027-01-31T18:00 or 2027-01-31") from None
 
 
 def some_span(text: str) -> float:

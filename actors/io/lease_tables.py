@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from operator import attrgetter
 
-from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
 from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, device_rows_of, lease_of, row_of
 from ...protocol.leases.values import Lease
 
@@ -79,6 +79,8 @@ def write_change(database: sqlite3.Connection, change: Change, boot_id: str) -> 
             database.execute("DELETE FROM lease WHERE id = ?", (change.id,))
         case EndWithholding():
             database.execute("DELETE FROM meta WHERE key = 'withheld'")
+        case SaveDrain():
+            pass  # Files of their own have the drains, which outlive a loss of the database.
 
 
 def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:

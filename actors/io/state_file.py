@@ -22,12 +22,14 @@ import trio
 
 from ...protocol.devices.resources import Forget, Remember
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
+from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.rows import RowError
 from ...protocol.logs.lines import Level, Logger
 from ...protocol.plugins.devices import KnownResource
 from . import state_database
+from .drain_files import DrainFiles
 from .lease_marker import LeaseMarker
 from .process_identity import known_boot_id
 from .worker_thread import WorkerThread
@@ -83,6 +85,9 @@ class StateFile:
         self._serves = serves
         self._boot = known_boot_id() if boot_id is None else boot_id
         self._marker = LeaseMarker(markers, cdi, self._boot, tuple(directories))
+        self._drain_files = DrainFiles(directory, markers)
+        #: What is drained; None before that is read.
+        self._drains: dict[DrainTarget, Drain] | None = None
         #: Whether it was checked for leases that are not in the file.
         self._has_looked = False
         #: The id of this state; empty before :meth:`begin`.
@@ -279,7 +284,14 @@ class StateFile:
             self._let_go()
             self._set_aside(str(error))
             found = self._read(read, Kept())
-        return attrs.evolve(found, withheld=self._withheld or found.withheld)
+        drains, withheld = tuple(sorted_drains(self._known_drains())), self._withheld or found.withheld
+        return attrs.evolve(found, withheld=withheld, drains=drains, problem=self._drain_files.problem)
+
+    def _known_drains(self) -> dict[DrainTarget, Drain]:
+        """Return what is drained, once the database is locked."""
+        if self._drains is None:
+            self._drains = self._drain_files.read()
+        return self._drains
 
     def _begin(self) -> sqlite3.Connection:
         database = self._open()
@@ -289,6 +301,7 @@ class StateFile:
             self._withheld = None
             self._instance = state_database.instance(database) or ""
             self._mark(database)
+            self._drain_files.write(self._known_drains())  # One of them may be missing, or older.
             self._has_begun = True
         return database
 
@@ -325,6 +338,8 @@ class StateFile:
         database = self._begin()
         groups = [group for each in together for group in each.groups]
         changes = [change for group in groups for change in group]
+        if drained := [change for change in changes if isinstance(change, SaveDrain)]:
+            self._save_drains(drained)
         if saves := any(isinstance(change, SaveLease) for change in changes):
             self._marker.put(self._instance)
         if any(isinstance(change, EndWithholding) for change in changes):
@@ -336,6 +351,13 @@ class StateFile:
             self._mark(database)
         for each in together:
             each.conflicts, conflicts = conflicts[: len(each.groups)], conflicts[len(each.groups) :]
+
+    def _save_drains(self, changes: Sequence[SaveDrain]) -> None:
+        drains = {**self._known_drains()}
+        for change in changes:
+            change.put_into(drains)
+        self._drain_files.write(drains)
+        self._drains = drains
 
     def _mark(self, database: sqlite3.Connection) -> None:
         if state_database.keeps_no_lease(database):

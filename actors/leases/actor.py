@@ -122,7 +122,7 @@ class LeaseActor:
 
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
-            case m.LeasesAsked() | m.ShowAsked() | m.LeasesSubscribed():
+            case m.LeasesAsked() | m.DrainsAsked() | m.ShowAsked() | m.LeasesSubscribed():
                 self._memory.in_hand = message
                 self._tell_reader(message)
             case m.LeasesUnsubscribed():
@@ -140,10 +140,12 @@ class LeaseActor:
         if isinstance(message, m.LeasesRead):
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
 
-    def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
+    def _tell_reader(self, reader: m.LeasesAsked | m.DrainsAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:
             case m.LeasesAsked():
                 offer(reader.reply, self._snapshot())
+            case m.DrainsAsked():
+                offer(reader.reply, self._book.drains)
             case m.ShowAsked():
                 unknown = m.Failure(m.Problem.UNKNOWN, f"there is no lease {reader.id}")
                 offer(reader.reply, self._book.find(reader.id) or unknown)
@@ -194,6 +196,8 @@ class LeaseActor:
                     self._files.remove(effect.cdi_name)
                 case e.ShowLease():
                     self._log.show(self._memory.show(effect.lease), effect.lease)
+                case e.ShowDrain():
+                    self._log.show_drain(effect)
                 case e.Failed():
                     self._memory.counts.fail(effect)
                     self._log.fail(effect)
@@ -208,7 +212,7 @@ class LeaseActor:
         else:
             self._log.stop(effect)
 
-    def _answer(self, effect: e.LeaseReply | e.ReleaseReply | e.RecoverReply) -> list[e.Effect]:
+    def _answer(self, effect: e.LeaseReply | e.ReleaseReply | e.RecoverReply | e.DrainReply) -> list[e.Effect]:
         """Answer a caller; return what follows if it does not get the answer: a lease that nobody knows of ends."""
         asked = self._memory.answered(effect.reply)
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...protocol.leases.effects import Failed, StopOwner
+from ...protocol.leases.effects import Failed, ShowDrain, StopOwner
 from ...protocol.leases.messages import Kept, Problem
 from ...protocol.leases.values import Lease, LeaseState, process_of
-from ...protocol.logs.lines import Level, Logger
+from ...protocol.logs.lines import Level, Logger, timestamp
 from ...protocol.text import cut
 
 #: The failures that somebody should look into; the others are answers like any other.
@@ -34,6 +34,11 @@ class LeaseLog:
         """Note the leases of before a restart, which were granted then."""
         if kept.withheld is not None:
             self.log.event(Level.ERROR, "all devices are withheld", reason=kept.withheld)
+        if kept.problem is not None:
+            self.log.event(Level.ERROR, "drains may be lost", reason=kept.problem)
+        if kept.drains:
+            targets = ",".join(drain.target.words for drain in kept.drains)
+            self.log.event(Level.WARNING, "drains are kept", drained=cut(targets, MAX_LABELS))
         held = [lease for lease in kept.leases if lease.state is LeaseState.HELD]
         for lease in held:
             self._granted.setdefault(lease.id, lease.created)
@@ -95,6 +100,17 @@ class LeaseLog:
             reason=reason,
             advice=advice,
         )
+
+    def show_drain(self, shown: ShowDrain) -> None:
+        """Write that something is drained, or no longer."""
+        drain = shown.drain
+        until = None if drain.until is None else timestamp(drain.until)
+        target, reason = drain.target.words, drain.reason or None
+        if shown.ended is None:
+            text = "devices are drained"
+            self.log.event(Level.WARNING, text, drained=target, user=drain.uid, until=until, reason=reason)
+        else:
+            self.log.event(Level.INFO, "a drain has ended", drained=target, reason=shown.ended)
 
     def stop(self, effect: StopOwner) -> None:
         """Write that the process of an owner was sent SIGTERM."""

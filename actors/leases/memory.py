@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -58,20 +58,31 @@ class LeaseCounts:
                 label = self._labels.label(name)
                 counts[label] = counts.get(label, 0) + 1
                 leased[label] = leased.get(label, 0) + len(devices)
-        free = dict.fromkeys(sorted(self._offered), 0)
-        for name, number in snapshot.free.items():
-            label = self._labels.label(name)
-            free[label] = free.get(label, 0) + number
+        free = self._by_label(snapshot.free)
+        drained = self._by_label(snapshot.drained)
         durations = {
             label: attrs.evolve(histogram, counts=[*histogram.counts]) for label, histogram in self._durations.items()
         }
         return attrs.evolve(
-            snapshot, counts=counts, leased=leased, free=free, failures=dict(self._failures), durations=durations
+            snapshot,
+            counts=counts,
+            leased=leased,
+            free=free,
+            drained=drained,
+            failures=dict(self._failures),
+            durations=durations,
         )
+
+    def _by_label(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        found = dict.fromkeys(sorted(self._offered), 0)
+        for name, number in numbers.items():
+            label = self._labels.label(name)
+            found[label] = found.get(label, 0) + number
+        return found
 
 
 #: What is taken once more after a crash.
-Once = m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
+Once = m.LeasesAsked | m.DrainsAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
 
 
 @attrs.frozen(eq=False)
@@ -136,7 +147,9 @@ class LeasesMemory:
                 self._wait(WaitingCaller(message.reply, message.ticket, message.id is not None, message.ended))
             case m.ResumeAsked():
                 self._wait(WaitingCaller(message.reply, message.ticket, ended=message.ended))
-            case m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked():
+            case (
+                m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked() | m.DrainAsked() | m.UndrainAsked()
+            ):
                 self._wait(WaitingCaller(message.reply))
             case m.AskerLeft():
                 self.in_hand = message

@@ -17,7 +17,8 @@ import attrs
 import trio
 
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
+from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease, Write
 from ...protocol.leases.messages import Kept, LeasesRead, Saved
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
@@ -53,6 +54,9 @@ class Saving:
         #: Why no device may be given to anybody, as the store says: leases were lost, and nobody has said that no
         #: device is in use.
         self._withheld: str | None = None
+        #: What is drained, as the store has it, and what was wrong with that.
+        self._drains: dict[DrainTarget, Drain] = {}
+        self.drain_problem: str | None = None
         #: The numbers of the writes that are awaited, and when each is to be answered.
         self._unanswered: set[int] = set()
         self._due: TimedQueue[int] = TimedQueue()
@@ -122,7 +126,7 @@ class Saving:
         self._under_way = tuple(attrs.evolve(write, awaited=False) for write in self._under_way)
         self._queue = [attrs.evolve(write, awaited=False) for write in self._queue]
         leases = {name: change.lease for name, change in self._written.items()}
-        withheld = self._withheld
+        withheld, drains = self._withheld, {**self._drains}
         groups = (self._unwritten.values(), *(write.changes for write in (*self._under_way, *self._queue)))
         for change in (change for group in groups for change in group):
             match change:
@@ -132,7 +136,9 @@ class Saving:
                     leases.pop(change.id, None)
                 case EndWithholding():
                     withheld = None
-        return Kept(tuple(leases[name] for name in sorted(leases)), withheld)
+                case SaveDrain():
+                    change.put_into(drains)
+        return Kept(tuple(leases[name] for name in sorted(leases)), withheld, tuple(sorted_drains(drains)))
 
     async def settle(self) -> None:
         """Return once all is written that was asked for."""
@@ -194,6 +200,8 @@ class Saving:
         self._replaced = self._store.replaced
         self._written = {lease.id: SaveLease(lease) for lease in kept.leases}
         self._withheld = kept.withheld
+        self._drains = {drain.target: drain for drain in kept.drains}
+        self.drain_problem = kept.problem
         return kept
 
     async def _begin(self) -> None:
@@ -216,6 +224,8 @@ class Saving:
                 for change in write.changes:
                     self._unwritten.pop(change.id, None)
                     self._note(change)
+                    if write.awaited and isinstance(change, SaveDrain):
+                        self.drain_problem = None  # Somebody has looked at what is drained.
                 if written_again:
                     self._queue.append(_made(write))
                 else:
@@ -249,6 +259,8 @@ class Saving:
                 self._written.pop(change.id, None)
             case EndWithholding():
                 self._withheld = None
+            case SaveDrain():
+                change.put_into(self._drains)
 
     def _settle_all(self) -> None:
         self._failed_tries = 0

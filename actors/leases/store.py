@@ -11,7 +11,8 @@ from typing import Protocol
 
 import attrs
 
-from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
+from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.values import Lease
 from ...protocol.values import record
@@ -29,7 +30,7 @@ class LeaseStore(Protocol):
         """How many times an empty store has taken the place of one that cannot be understood."""
 
     async def read_leases(self) -> Kept:
-        """Open the store and return the leases of this boot, also where nothing can be written now.
+        """Open the store and return the leases of this boot, also where nothing can be written now, and the drains.
 
         Raises:
           StateError: if they cannot be read now.
@@ -85,13 +86,15 @@ class MemoryLeaseStore:
     replaced: int = 0
     name: str = "memory"
     lasting: bool = False
+    drains: dict[DrainTarget, Drain] = attrs.field(factory=dict)
     #: The lease of each device, with its resource, and whose these are: a test may put other leases in place of all.
     _holders: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
     _held: dict[str, Lease] | None = attrs.field(default=None, init=False)
 
     async def read_leases(self) -> Kept:
         """See :class:`LeaseStore`."""
-        return Kept(tuple(self.leases[name] for name in sorted(self.leases)), self.withheld)
+        leases = tuple(self.leases[name] for name in sorted(self.leases))
+        return Kept(leases, self.withheld, tuple(sorted_drains(self.drains)))
 
     async def instance(self) -> str | None:
         """See :class:`LeaseStore`."""
@@ -135,6 +138,8 @@ class MemoryLeaseStore:
                 self._remove(change.id)
             case EndWithholding():
                 self.withheld = None
+            case SaveDrain():
+                change.put_into(self.drains)
         return None
 
     def _put(self, lease: Lease) -> str | None:

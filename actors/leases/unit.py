@@ -97,9 +97,13 @@ class LeaseUnit:
         self._ports = ports = self._open_ports()
         self._owners = Owners(ports.owners, ports.clock, self.inbox)
         self._files = CdiWriter(self._find_cdi_store, self.inbox, self._logger)
-        self.inbox.problem = lambda: self.memory.withheld or self._saving.problem or self._files.problem
+        self.inbox.problem = self._problem
         if self._store.lasting and self._saving.is_read:  # Otherwise the actor does it when they are read.
             await self._files.clean([lease.cdi_name for lease in kept.leases if lease.cdi_name is not None])
+
+    def _problem(self) -> str | None:
+        saving = self._saving
+        return self.memory.withheld or saving.problem or saving.drain_problem or self._files.problem
 
     async def _find_cdi_store(self) -> CdiStore:
         """Return what has the CDI files; their names have the id of this daemon, which the store of leases knows."""

@@ -36,7 +36,7 @@ from ..http.places import Place
 from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
 from ..io import own_process
 from .devices_api import NO_ANSWER, DevicesApi
-from .leases_api import LeasesApi, is_about_leases, is_allocation
+from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
 from .streams import JSON_LINES, PIECE, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of
 
@@ -83,6 +83,8 @@ REQUESTS = {
     "POST /v1/leases/ID/resume": 'own a lease by this connection after a restart; the body is {"token": TOKEN}',
     "POST /v1/leases/recover": 'say that no leased device is in use; the body is {"none_held": true}',
     "DELETE /v1/leases/ID": "release a lease",
+    "POST /v1/drains": 'take something out of service; the body is {"resource": R, "device": ID, "reason": WHY, …}',
+    "POST /v1/drains/end": 'let it be given again; the body is {"resource": R, "device": ID}',
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}; with "facts": true, ask for facts anew',
     "POST /reload": "read the configuration again, and use what needs no restart; answered when that is done",
     "GET /config": "the settings that are in force, where each comes from, and what waits for a restart",
@@ -162,6 +164,8 @@ class Api:
             return await self._reload() if request.method == "POST" else _wrong_method("POST")
         if request.path == "/retry":
             return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
+        if request.path in (DRAINS, f"{DRAINS}/end"):
+            return await self.leases.drain(request) if request.method == "POST" else _wrong_method("POST")
         if route is None and asking is None and re.fullmatch(r"/plugins/.+", request.path) is None:
             return problem(404, f"there is no {request.path}")
         if request.method not in ("GET", "HEAD"):

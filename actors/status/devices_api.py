@@ -24,6 +24,7 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
+from ...protocol.leases.drains import Drains, drain_of, drain_to_json, sorted_drains
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
@@ -39,6 +40,7 @@ DEADLINE = 3.0
 NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
 #: Seconds for the lease actor's answer. Without one, devices are shown as if there were no leases.
 LEASES_DEADLINE = 1.0
+NO_DRAINS = f"the lease actor has not said within {DEADLINE:g} s what is drained"
 #: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
 #: How many changes can wait for a reader before it is dropped.
@@ -47,6 +49,11 @@ LAG = 4096
 
 async def _no_leases(_: float) -> LeasesSnapshot:
     return LeasesSnapshot(trio.current_time())
+
+
+async def nothing_drained() -> Drains:
+    """Return no drain, for a node without leases."""
+    return {}
 
 
 @attrs.define(eq=False)
@@ -62,6 +69,8 @@ class DevicesApi:
     unsent: Unsent = attrs.field(factory=Unsent)
     #: Returns the leases and the pools; None if the lease actor does not answer within so many seconds.
     leases: Callable[[float], Awaitable[LeasesSnapshot | None]] = _no_leases
+    #: Returns what is out of service; None if the lease actor does not answer in time.
+    drains: Callable[[], Awaitable[Drains | None]] = nothing_drained
     _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -90,6 +99,9 @@ class DevicesApi:
         snapshot = await self.snapshot()
         if snapshot is None:
             return problem(503, NO_ANSWER)
+        if (drains := await self.drains()) is None:
+            return problem(503, NO_DRAINS)
+        drains = {target: drain for target, drain in drains.items() if name in (None, target.resource or name)}
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
@@ -99,14 +111,24 @@ class DevicesApi:
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
         marks = LeaseMarks(await self.leases(LEASES_DEADLINE) or LeasesSnapshot(snapshot.time))
-        write = self.unsent.counted(partial(self._write, snapshot, asked, marks))
+        write = self.unsent.counted(partial(self._write, snapshot, asked, marks, drains))
         return HttpResponse(200, "application/json", write=write)
 
     async def _write(
-        self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], marks: LeaseMarks, send: AnswerStream
+        self,
+        snapshot: DevicesSnapshot,
+        resources: list[ResourceStatus],
+        marks: LeaseMarks,
+        drains: Drains,
+        send: AnswerStream,
     ) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
-        head = {"time": timestamp(unix), "problem": snapshot.problem, "observes": self.observes}
+        head = {
+            "time": timestamp(unix),
+            "problem": snapshot.problem,
+            "observes": self.observes,
+            "drains": [drain_to_json(drain) for drain in sorted_drains(drains)],
+        }
         await send(json.dumps(head)[:-1].encode())
         before = b', "resources": ['
         for resource in resources:
@@ -115,7 +137,11 @@ class DevicesApi:
             devices, of_leases = resource.devices(), marks.of(resource)
             while some := list(itertools.islice(devices, PIECE)):
                 lines = (
-                    json.dumps(device_to_json(device, now, unix) | of_leases.get(device.id, {})) for device in some
+                    json.dumps(
+                        device_to_json(device, now, unix, drain_of(drains, resource.name, device.id))
+                        | of_leases.get(device.id, {})
+                    )
+                    for device in some
                 )
                 await send(within + ",\n".join(lines).encode())
                 within = b",\n"

@@ -183,6 +183,20 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for label, number in snapshot.free.items():
         free.add_metric((_shown(label),), number)
     yield free
+    drained = GaugeMetricFamily(
+        "plugind_drained_devices", "Devices that are listed and out of service.", labels=("resource_name",)
+    )
+    for label, number in snapshot.drained.items():
+        drained.add_metric((_shown(label),), number)
+    yield drained
+    drains = GaugeMetricFamily(
+        "plugind_drains",
+        "Drains of a resource and of its devices; with an empty name, the drain of the node.",
+        labels=("resource_name",),
+    )
+    for name, number in snapshot.drains.items():
+        drains.add_metric((_shown(name),), number)
+    yield drains
     yield GaugeMetricFamily(
         "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
     )

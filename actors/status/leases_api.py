@@ -24,11 +24,14 @@ from ...protocol.leases.asked_json import (
     ProcessWish,
     RequestError,
     asked_from_json,
+    drain_body_from_json,
     init_from_json,
     recovery_from_json,
+    target_from_json,
     token_from_json,
     why_not_owner,
 )
+from ...protocol.leases.drains import Drain, Drains, drain_to_json
 from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
 from ...protocol.leases.replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
@@ -47,6 +50,7 @@ from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_header
 T = TypeVar("T")
 
 PATH: Final = "/v1/leases"
+DRAINS: Final = "/v1/drains"
 #: Seconds for the lease actor's answer, below the deadline of the commands.
 DEADLINE: Final = 3.0
 #: The deadline if the lease actor writes to the disk first, for which it can take 5 s.
@@ -115,6 +119,27 @@ class LeasesApi:
             return await self._routes.snapshot(deadline)
         except _NoAnswerError:
             return None
+
+    async def drains(self) -> Drains | None:
+        """Return what is out of service; None if the lease actor does not answer in time."""
+        if self._routes is None:
+            return {}
+        try:
+            return await self._routes.drains()
+        except _NoAnswerError:
+            return None
+
+    async def drain(self, request: HttpRequest) -> HttpResponse:
+        """Answer a request to take something out of service, or to end that."""
+        if self._routes is None:
+            return problem(404, "this node has no leases")
+        change = self._routes.drain if request.path == DRAINS else self._routes.undrain
+        try:
+            return await change(request)
+        except RequestError as error:
+            return failed(Failure(Problem.USAGE, str(error)), self.boottime())
+        except _NoAnswerError as error:
+            return problem(503, str(error))
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request that is about leases."""
@@ -188,6 +213,32 @@ class _Routes:
           _NoAnswerError: if the lease actor does not answer in time.
         """
         return await self._answer(m.LeasesAsked, deadline)
+
+    # --- what is out of service ---------------------------------------------------------------------------------------
+
+    async def drains(self) -> Drains:
+        """Return what is out of service.
+
+        Raises:
+          _NoAnswerError: if the lease actor does not answer in time.
+        """
+        return await self._answer(m.DrainsAsked, DEADLINE)
+
+    async def drain(self, request: HttpRequest) -> HttpResponse:
+        """Take something out of service."""
+        body, uid = drain_body_from_json(request.body), _peer_of(request).uid
+        drain = Drain(body.target, uid, self._wall(), body.reason, body.until)
+        return self._one_drain(await self._answer(lambda reply: m.DrainAsked(drain, reply), WRITING))
+
+    async def undrain(self, request: HttpRequest) -> HttpResponse:
+        """Let something be given again."""
+        target, uid = target_from_json(request.body), _peer_of(request).uid
+        return self._one_drain(await self._answer(lambda reply: m.UndrainAsked(target, uid, reply), WRITING))
+
+    def _one_drain(self, answer: Drain | Failure) -> HttpResponse:
+        if isinstance(answer, Failure):
+            return failed(answer, self._boottime())
+        return json_response(200, drain_to_json(answer))
 
     # --- to look ------------------------------------------------------------------------------------------------------
 

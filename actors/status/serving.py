@@ -62,7 +62,8 @@ def served(
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
-    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, leases_api.snapshot)
+    asked = leases_api.snapshot, leases_api.drains
+    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, *asked)
     api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, unsent)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     # The first group of guests to which a user belongs provides the text of the refusal.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ..leases.drains import Drain, drain_to_json
 from ..leases.replies import LeasesSnapshot
 from ..leases.values import identity_key
 from ..logs.lines import timestamp
@@ -24,8 +25,11 @@ def _text(text: str | None) -> str | None:
     return None if text is None else encodable(text)
 
 
-def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, Json]:
-    """Return the JSON form of a device. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment."""
+def device_to_json(device: DeviceStatus, now: float, unix: float, drain: Drain | None = None) -> dict[str, Json]:
+    """Return the JSON form of a device. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment.
+
+    A device that is out of service has the ``drain``.
+    """
     age, since = _since(device.since, now, unix)
     return {
         "id": encodable(device.id),
@@ -34,6 +38,7 @@ def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, J
         "age": age,
         "since": since,
         "numa": list(device.numa),
+        **({} if drain is None else {"drained": drain_to_json(drain)}),
     }
 
 

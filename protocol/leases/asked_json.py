@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, assert_never
 
 from ..text import cut, encodable
 from ..values import value
+from .drains import LAST_DATE, DrainTarget
 from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
     START_WITHIN,
@@ -419,6 +420,71 @@ def recovery_from_json(body: bytes) -> None:
     fields = fields_of(body, '{"none_held": true}')
     fields.needed("none_held", _true, "true if no leased device is in use")
     fields.end()
+
+
+@value
+class DrainBody:
+    """The body of ``POST /v1/drains``."""
+
+    target: DrainTarget
+    reason: str = ""
+    #: When it ends, in Unix seconds; None if it does not end by itself.
+    until: float | None = None
+
+
+def target_to_json(target: DrainTarget) -> dict[str, Json]:
+    """Return the body of ``POST /v1/drains/end``, and the beginning of that of ``POST /v1/drains``."""
+    return {"resource": target.resource, "device": target.device}
+
+
+def target_from_json(body: bytes) -> DrainTarget:
+    """Return what the body of ``POST /v1/drains/end`` names.
+
+    Raises:
+      RequestError: if it is not of the form of such a body.
+    """
+    fields = fields_of(body, _DRAIN)
+    target = _target(fields)
+    fields.end()
+    return target
+
+
+def drain_body_from_json(body: bytes) -> DrainBody:
+    """Return what the body of ``POST /v1/drains`` asks for.
+
+    Raises:
+      RequestError: if it is not of the form of such a body.
+    """
+    fields = fields_of(body, _DRAIN)
+    target = _target(fields)
+    reason = fields.get("reason", _reason, f"a printable text of at most {MAX_TEXT} characters", "")
+    until = fields.get("until_unix", or_none(_date), "Unix seconds before the year 10000, or null", None)
+    fields.end()
+    return DrainBody(target, reason, until)
+
+
+_DRAIN: Final = '{"resource": "vendor.com/gpu", "device": "GPU-0"}, or {"resource": null} for the node'
+
+
+def _target(fields: Fields) -> DrainTarget:
+    resource = fields.needed("resource", or_none(word), "the name of a resource, or null for the node")
+    device = fields.get("device", or_none(word), "the id of a device, or null for all of the resource", None)
+    if device is not None and resource is None:
+        raise RequestError("device has no resource: name the resource of the device")
+    return DrainTarget(resource, device)
+
+
+def _reason(found: object) -> str:
+    text = "" if found == "" else word(found)
+    if not text.isprintable():
+        raise ValueError(f"{text!r} is not printable")
+    return text
+
+
+def _date(found: object) -> float:
+    unix = number(found)
+    check_range(0, LAST_DATE, unix)
+    return unix
 
 
 def _true(found: object) -> None:

@@ -7,12 +7,15 @@ An event is a message to the lease actor, or the passing of time. For one lease 
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import assert_never
 
 import attrs
 
+from ..logs.lines import timestamp
 from ..messages.addresses import Address
 from ..trust.users import user_words
 from ..values import value
@@ -21,7 +24,8 @@ from . import messages as m
 from .answers import AnswerError, joined, left_out, permitted
 from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
-from .entries import Amendment, Asker, Ends, LeaseEntry
+from .drains import MAX_DRAINS, Drains, DrainTarget, sorted_drains
+from .entries import Amendment, Asker, DrainChange, Ends, LeaseEntry
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
 from .mapped import mapped
 from .messages import Failure, Problem
@@ -36,8 +40,14 @@ GRACE = 10.0
 WITHHELD = 60.0
 #: Seconds until a connection must have come back after a restart.
 BIND = 60.0
+#: Seconds for which an end is waited for at least, as a time of the wall clock is not exact.
+_TICK = 0.001
+#: Seconds after which the wall clock, which may be set, is read again for the end of a drain.
+CLOCK = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
+#: How many drains a failure names.
+_MOST_DRAINS = 8
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
@@ -107,11 +117,15 @@ class Book:
         self._in_grace: dict[str, LeaseEntry] = {}
         #: The leases whose owners are to be stopped when a device is unhealthy.
         self._stoppable: dict[str, LeaseEntry] = {}
+        #: When the first drain ends, in Unix seconds.
+        self._drain_end = math.inf
         #: Why no device is given to anybody, since leases were lost.
         self._withheld: str | None = None
         #: What follows from each awaited write, by its number: a lease goes on, a change of an owner counts, a release
-        #: or a recovery is answered.
-        self._awaited: dict[int, LeaseEntry | Amendment | tuple[m.ReleaseAsked, m.Released] | m.RecoverAsked] = {}
+        #: a drain or a recovery is answered.
+        self._awaited: dict[
+            int, LeaseEntry | Amendment | DrainChange | tuple[m.ReleaseAsked, m.Released] | m.RecoverAsked
+        ] = {}
         self._arrivals = 0
         # Of one turn of the actor: when it is, what is to be done, and which leases are to be shown at its end.
         self._now = 0.0
@@ -123,12 +137,17 @@ class Book:
     @property
     def next_end(self) -> float:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
-        return min(self._ends.next, self._stock.next_missing)
+        return min(self._ends.next, self._stock.next_missing, self._next_drain_end())
 
     @property
     def withheld(self) -> str | None:
         """Why no device is given to anybody, and what to do; None if they are."""
         return None if self._withheld is None else f"all devices are withheld: {self._withheld}"
+
+    @property
+    def drains(self) -> Drains:
+        """What is out of service."""
+        return self._stock.drains
 
     def find(self, lease: str) -> Lease | None:
         """Return a lease, or None."""
@@ -140,7 +159,11 @@ class Book:
         leases = tuple(entry.lease for entry in sorted(self._entries.values(), key=_shown_at))
         gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
-        return m.LeasesSnapshot(now, leases, self._withheld, problem, self._rules.pools, free=free)
+        drained = dict(self._stock.drained_numbers())
+        drains = {"": 0, **Counter(target.resource or "" for target in self.drains)}
+        return m.LeasesSnapshot(
+            now, leases, self._withheld, problem, self._rules.pools, free=free, drained=drained, drains=drains
+        )
 
     # --- events ---
 
@@ -148,6 +171,7 @@ class Book:
         """Take the leases of this boot that were found in the store, at the start or later."""
         self._begin(now)
         self._withheld = kept.withheld
+        self._set_drains({drain.target: drain for drain in kept.drains})
         for lease in kept.leases:
             self._take_up(lease)
         return self._finish()
@@ -159,6 +183,7 @@ class Book:
         """
         self._begin(now)
         self._withheld = kept.withheld
+        self._set_drains({drain.target: drain for drain in kept.drains})
         for lease in kept.leases:
             self._take_up(lease)
             entry = self._entries[lease.id]
@@ -172,6 +197,7 @@ class Book:
         """Let time pass until ``now``."""
         self._begin(now)
         self._judge_devices(self._stock.pass_time(now))
+        self._end_drains()
         over = [self._entries[lease] for lease in self._ends.take(now)]
         for entry in over:
             if entry.phase is not LeasePhase.QUEUED:
@@ -208,6 +234,10 @@ class Book:
                 self._resume(message)
             case m.RecoverAsked():
                 self._recover(message)
+            case m.DrainAsked():
+                self._drain(message)
+            case m.UndrainAsked():
+                self._undrain(message)
             case m.Preferred() | m.Allocated() | m.AllocationRefused() | m.AllocationLost():
                 self._called(message)
             case m.Saved():
@@ -723,6 +753,8 @@ class Book:
                     self._step(entry, Event.NOT_SAVED, _not_written(message.error))
             case Amendment() as amendment:
                 self._amended(amendment, message.error)
+            case DrainChange() as change:
+                self._drained(change, message.error)
             case m.RecoverAsked() as asked:
                 if message.error is None:
                     self._withheld = None
@@ -987,6 +1019,88 @@ class Book:
             self._effects.append(e.RecoverReply(asked.reply, None))
         else:
             self._awaited[self._write(e.EndWithholding(), awaited=True)] = asked
+
+    # --- what is out of service ---
+
+    def _drain(self, asked: m.DrainAsked) -> None:
+        """Have written that a target is drained; one that is drained keeps its beginning."""
+        drain, before = asked.drain, self.drains.get(asked.drain.target)
+        if (failure := self._why_not_drain(drain.uid)) is not None:
+            self._effects.append(e.DrainReply(asked.reply, failure))
+        elif drain.until is not None and drain.until <= self._sources.wall():
+            text = f"{timestamp(drain.until)} is over: name a later time"
+            self._effects.append(e.DrainReply(asked.reply, Failure(Problem.USAGE, text)))
+        elif before is None and len(self.drains) >= MAX_DRAINS:
+            text = f"there are {MAX_DRAINS} drains, and there may not be more: drain the resource, or the node"
+            self._effects.append(e.DrainReply(asked.reply, Failure(Problem.LIMIT, text)))
+        else:
+            drain = attrs.evolve(drain, since=self._sources.wall() if before is None else before.since)
+            self._change_drain(DrainChange(drain.target, drain, drain, asked.reply))
+
+    def _undrain(self, asked: m.UndrainAsked) -> None:
+        """Have written that a target is drained no more."""
+        before = self.drains.get(asked.target)
+        if (failure := self._why_not_drain(asked.uid)) is not None:
+            self._effects.append(e.DrainReply(asked.reply, failure))
+        elif before is None:
+            failure = Failure(Problem.UNKNOWN, f"{asked.target.words} is not drained; {self._what_is_drained()}")
+            self._effects.append(e.DrainReply(asked.reply, failure))
+        else:
+            self._change_drain(DrainChange(asked.target, None, before, asked.reply))
+
+    def _why_not_drain(self, uid: int) -> Failure | None:
+        """Return why a user may not drain, as operators whom the configuration adds, or nobody may."""
+        if uid not in self._privileged:
+            return Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
+        return None if self._closed is None else Failure(Problem.STORAGE, self._closed)
+
+    def _what_is_drained(self) -> str:
+        words = [drain.target.words for drain in sorted_drains(self.drains)]
+        more = f" and {len(words) - _MOST_DRAINS} more" if len(words) > _MOST_DRAINS else ""
+        return f"drained: {', '.join(words[:_MOST_DRAINS])}{more}" if words else "nothing is"
+
+    def _change_drain(self, change: DrainChange) -> None:
+        self._awaited[self._write(e.SaveDrain(change.target, change.after), awaited=True)] = change
+
+    def _drained(self, change: DrainChange, error: str | None) -> None:
+        target, before = change.target, self.drains.get(change.target)
+        if error is None:
+            others = {name: drain for name, drain in self.drains.items() if name != target}
+            self._set_drains(others if change.after is None else {**others, target: change.after})
+            ended = "it was ended" if change.after is None else None
+            self._effects += [e.ShowDrain(change.answer, ended), e.DrainReply(change.reply, change.answer)]
+            return
+        if not self._is_changing(target):  # Otherwise what is written next takes its place.
+            self._write(e.SaveDrain(target, before))  # It may be written in part, or be written yet.
+        failure = Failure(Problem.STORAGE, f"that cannot be written: {error}")
+        self._effects.append(e.DrainReply(change.reply, failure))
+
+    def _is_changing(self, target: DrainTarget) -> bool:
+        return any(isinstance(change, DrainChange) and change.target == target for change in self._awaited.values())
+
+    def _set_drains(self, drains: Drains) -> None:
+        if drains != self.drains:
+            self._stock.drain(drains)
+            self._drain_end = min(
+                (drain.until for drain in drains.values() if drain.until is not None), default=math.inf
+            )
+
+    def _next_drain_end(self) -> float:
+        """When the wall clock is to be looked at for the end of a drain; infinity if none ends by itself."""
+        if self._drain_end == math.inf:
+            return math.inf
+        return self._now + min(max(self._drain_end - self._sources.wall(), _TICK), CLOCK)
+
+    def _end_drains(self) -> None:
+        """End the drains whose time is over by the wall clock."""
+        if self._drain_end == math.inf or self._drain_end > (wall := self._sources.wall()):
+            return
+        over = [drain for drain in self.drains.values() if drain.until is not None and drain.until <= wall]
+        self._set_drains({target: drain for target, drain in self.drains.items() if drain not in over})
+        for drain in over:
+            self._effects.append(e.ShowDrain(drain, "its time is over"))
+            if not self._is_changing(drain.target):
+                self._write(e.SaveDrain(drain.target, None))
 
 
 def unbindable(lease: Lease, asked: m.BindAsked, *, in_grace: bool) -> Failure | None:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import value
+from .drains import Drain, DrainTarget
 from .messages import DeviceCall, Failure, InLine, PluginCall, Released
 from .values import Lease, Owner, ProcessIdentity
 
@@ -28,6 +29,7 @@ class AnswerAsker(Generic[AnswerT]):
 LeaseReply = AnswerAsker[Lease | Failure]
 ReleaseReply = AnswerAsker[Released | Failure]
 RecoverReply = AnswerAsker[Failure | None]
+DrainReply = AnswerAsker[Drain | Failure]
 
 
 @value
@@ -83,8 +85,28 @@ class EndWithholding:
         return ""
 
 
+@value
+class SaveDrain:
+    """Note that a target is drained, or with None that it is no longer. It outlives reboots, and a loss of leases."""
+
+    target: DrainTarget
+    drain: Drain | None
+
+    @property
+    def id(self) -> str:
+        """No lease has this id, and no other target."""
+        return f"\0{self.target.resource or ''}\0{self.target.device or ''}"
+
+    def put_into(self, drains: dict[DrainTarget, Drain]) -> None:
+        """Make the change in ``drains``."""
+        if self.drain is None:
+            drains.pop(self.target, None)
+        else:
+            drains[self.target] = self.drain
+
+
 #: A change of what outlives a restart.
-Change = SaveLease | DeleteLease | EndWithholding
+Change = SaveLease | DeleteLease | EndWithholding | SaveDrain
 
 
 @value
@@ -171,6 +193,15 @@ class ShowLease:
 
 
 @value
+class ShowDrain:
+    """A target is drained, or with ``ended`` no longer: for the log."""
+
+    drain: Drain
+    #: Why it has ended.
+    ended: str | None = None
+
+
+@value
 class Failed:
     """A caller did not get a lease: for the log and metrics."""
 
@@ -184,6 +215,7 @@ Effect = (
     | ReleaseReply
     | RecoverReply
     | TellPlace
+    | DrainReply
     | CallPlugin
     | Withdraw
     | Write
@@ -195,5 +227,6 @@ Effect = (
     | WriteFile
     | RemoveFile
     | ShowLease
+    | ShowDrain
     | Failed
 )

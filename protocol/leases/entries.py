@@ -10,6 +10,7 @@ import attrs
 from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import record, value
+from .drains import Drain, DrainTarget
 from .messages import DeviceCall, Failure, InLine
 from .states import LeasePhase
 from .values import Answer, Lease, Owner
@@ -86,6 +87,18 @@ class Amendment:
     grace: bool
     end: float | None
     reply: Address[Lease | Failure]
+
+
+@value
+class DrainChange:
+    """A drain, or its end, while it is being written."""
+
+    target: DrainTarget
+    #: The drain from then on; None if it ends.
+    after: Drain | None
+    #: What the caller gets.
+    answer: Drain
+    reply: Address[Drain | Failure]
 
 
 @record(eq=False)

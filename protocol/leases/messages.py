@@ -12,6 +12,7 @@ from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import record, value
 from .config import LeaseLimits
+from .drains import Drain, Drains, DrainTarget
 from .mapped import BUILT_IN, ResourceConfig
 from .replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
@@ -253,6 +254,30 @@ class RecoverAsked:
 
 
 @value
+class DrainAsked:
+    """An operator asks that nothing of a target be given, or with another reason or until another time than now."""
+
+    drain: Drain
+    reply: Address[Drain | Failure]
+
+
+@value
+class UndrainAsked:
+    """An operator asks that a target be given again; the answer is the drain that has ended."""
+
+    target: DrainTarget
+    uid: int
+    reply: Address[Drain | Failure]
+
+
+@value
+class DrainsAsked:
+    """Somebody asks what is out of service."""
+
+    reply: Address[Drains]
+
+
+@value
 class LeasesAsked:
     """Somebody asks for all leases."""
 
@@ -307,6 +332,9 @@ class Kept:
     leases: tuple[Lease, ...] = ()
     #: Why no device may be given to anybody: leases were lost, or could not be read until now. None if all are known.
     withheld: str | None = None
+    #: What is out of service, since whatever boot, and what is wrong with the files that say it.
+    drains: tuple[Drain, ...] = ()
+    problem: str | None = None
 
 
 @record(eq=False)
@@ -374,6 +402,8 @@ StateMessage = (
     | BindAsked
     | ResumeAsked
     | RecoverAsked
+    | DrainAsked
+    | UndrainAsked
     | CallMessage
     | Saved
     | LeasesRead
@@ -382,4 +412,4 @@ StateMessage = (
     | LeaseRules
 )
 
-LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed
+LeasesMessage = StateMessage | LeasesAsked | DrainsAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

@@ -81,6 +81,10 @@ class LeasesSnapshot:
     leased: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     #: How many devices can be leased now, by resource.
     free: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    #: How many listed devices are drained, by resource.
+    drained: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    #: How many drains there are, by resource; that of the node has an empty name.
+    drains: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
     durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
     #: Likewise: whether leases cannot be kept over a restart now, and how many reads and writes of them have failed.

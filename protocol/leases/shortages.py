@@ -11,6 +11,7 @@ import attrs
 from ..plugins.devices import UNHEALTHY
 from ..text import cut
 from .choosing import Reserved, available, fits
+from .drains import drain_of
 from .stock import Missing, Stock, StockedResource
 from .values import Lease, Request, Wanted, identity_key
 
@@ -61,6 +62,8 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
         text += f" ({', '.join(wrong)})"
     else:
         text += _unhealthy(stock, request, resource)
+    if not (request.ids or request.include) and (drained := stock.drains_of((name, request.pool))):
+        text += f"; drained: {_first_few([drain.words for drain in drained])}"
     text += _kept_back(stock, reserved, request, wanted)
     return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
 
@@ -141,6 +144,8 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
         return "is not listed"
     if (pool := stock.pools.pool_of(name, device_id)) != request.pool:
         return "is in no pool" if pool is None else f"is in the pool {pool}"
+    if (drain := drain_of(stock.drains, name, device_id)) is not None:
+        return f"is drained{drain.why}"
     if device_id in resource.taken:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:

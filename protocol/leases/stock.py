@@ -19,6 +19,7 @@ import attrs
 
 from ..messages.addresses import Address
 from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Difference
+from .drains import Drain, Drains, drain_of, unshared
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
 from .values import Pool, Request, identity_key
@@ -58,7 +59,7 @@ class StockedResource:
     registered: bool = False
     #: The lease of each device that is taken; some may not be listed any more.
     taken: dict[str, str] = attrs.field(factory=dict)
-    #: The devices that are listed as healthy, by pool.
+    #: The devices that are listed as healthy and not drained, by pool.
     healthy: dict[str | None, dict[str, Device]] = attrs.field(factory=dict)
     #: Those of them that are not taken.
     free: dict[str | None, FreeDevices] = attrs.field(factory=dict)
@@ -72,8 +73,8 @@ class StockedResource:
 
     @property
     def has_healthy(self) -> bool:
-        """Whether a device could be leased if nobody had any."""
-        return self.offered and any(self.healthy.values())
+        """Whether a device could be leased if nobody had any, and none were drained."""
+        return self.offered and any(device.healthy for device in self.offer.devices.devices.values())
 
     def place_all(self, healthy: Mapping[str | None, Mapping[str, Device]]) -> None:
         """Take other devices in the place of all."""
@@ -84,7 +85,7 @@ class StockedResource:
         }
 
     def place(self, device: Device, pool: str | None) -> None:
-        """Sort in a device that is listed as it is now."""
+        """Sort in a device that is listed as it is now, and not drained."""
         if not device.healthy:
             self.drop(device.id, pool)
             return
@@ -95,7 +96,7 @@ class StockedResource:
             self.free[pool].add(device)
 
     def drop(self, device_id: str, pool: str | None) -> None:
-        """Forget a device that is not healthy, or not listed any more."""
+        """Forget a device that is not healthy, not listed any more, or drained."""
         if self.healthy.get(pool, {}).pop(device_id, None) is not None and pool in self.free:
             self.free[pool].discard(device_id)
 
@@ -155,7 +156,7 @@ class _StaticHolds:
     def add(self, resource: str, device_id: str, identity: str) -> None:
         """A device with this identity is leased."""
         self._identities[resource, device_id] = identity
-        self._names.setdefault(identity, Counter())[resource, _unshared(device_id)] += 1
+        self._names.setdefault(identity, Counter())[resource, unshared(device_id)] += 1
 
     def remove(self, resource: str, device_id: str) -> str | None:
         """A device is leased no more; return its identity, or None if it has none."""
@@ -163,7 +164,7 @@ class _StaticHolds:
         if identity is None:
             return None
         names = self._names[identity]
-        names[resource, _unshared(device_id)] -= 1
+        names[resource, unshared(device_id)] -= 1
         names += Counter()
         if not names:
             del self._names[identity]
@@ -176,12 +177,7 @@ class _StaticHolds:
     def is_elsewhere(self, resource: str, device: Device) -> bool:
         """Whether the device is leased under another name."""
         names = self._names.get(device.identity)
-        return names is not None and names.keys() != {(resource, _unshared(device.id))}
-
-
-def _unshared(device_id: str) -> str:
-    """Return the id without the number of a share."""
-    return device_id.partition("::")[0]
+        return names is not None and names.keys() != {(resource, unshared(device.id))}
 
 
 class Stock:
@@ -196,6 +192,8 @@ class Stock:
         self.pools = Pools(pools)
         self._resources: dict[str, StockedResource] = {}
         self._static = _StaticHolds()
+        #: What is out of service.
+        self.drains: Drains = {}
         #: When :meth:`pass_time` may have something to do.
         self.next_missing = math.inf
 
@@ -232,7 +230,10 @@ class Stock:
         return self.is_offered(name) and all(device_id in listed and listed[device_id].healthy for device_id in ids)
 
     def healthy(self, place: Place) -> Mapping[str, Device]:
-        """Return the healthy devices of a resource and pool, taken or not; none while nothing can be leased."""
+        """Return the healthy devices of a resource and pool that are not drained, taken or not.
+
+        There are none while nothing can be leased.
+        """
         resource = self._resources.get(place[0])
         return {} if resource is None or not resource.offered else resource.healthy.get(place[1], {})
 
@@ -256,8 +257,26 @@ class Stock:
             )
             yield name, max(0, sum(open_to_users) - len(resource.missing)) if resource.offered else 0
 
+    def drained_numbers(self) -> Iterator[tuple[str, int]]:
+        """Yield how many devices of each resource are listed and drained."""
+        for name, resource in self._resources.items():
+            devices = resource.offer.devices.devices.values() if self.drains else ()
+            yield name, sum(bool(self._drain_of(name, device)) for device in devices)
+
+    def drains_of(self, place: Place) -> list[Drain]:
+        """Return the drains that keep healthy devices of a resource and pool from being given, each once."""
+        resource = self._resources.get(place[0])
+        if not self.drains or resource is None:
+            return []
+        kept_back = (
+            self._drain_of(place[0], device)
+            for device in resource.offer.devices.devices.values()
+            if device.healthy and self.pools.pool_of(place[0], device.id) == place[1]
+        )
+        return list(dict.fromkeys(filter(None, kept_back)))
+
     def could(self, request: Request) -> bool:
-        """Return whether the healthy devices were enough for the request if nobody had any."""
+        """Return whether the healthy devices that are not drained were enough for the request if nobody had any."""
         named = request.ids or request.include
         for wanted in request.wanted:
             healthy = self.healthy((wanted.resource, request.pool))
@@ -296,9 +315,14 @@ class Stock:
         """
         self.pools = Pools(pools)
         for name, resource in self._resources.items():
-            listed = resource.offer.devices.devices.values()
-            resource.place_all(self.pools.sorted(name, (device for device in listed if device.health == HEALTHY)))
-            self._withhold(name, resource)
+            self._place_all(name, resource)
+
+    def drain(self, drains: Drains) -> None:
+        """Let nothing else than ``drains`` be out of service; what is taken stays taken."""
+        changed, self.drains = self.drains.keys() ^ drains.keys(), drains
+        for name, resource in self._resources.items():
+            if any(target.resource in (None, name) for target in changed):
+                self._place_all(name, resource)
 
     def offer(self, offer: Offer, now: float = 0.0) -> set[str]:
         """Take another offer of a resource; return the leases whose devices were missing for long, or may be others."""
@@ -404,7 +428,7 @@ class Stock:
             if self._static.is_elsewhere(name, device):
                 if pool in resource.free:
                     resource.free[pool].discard(device.id)
-            elif device.healthy and device.id not in resource.taken:
+            elif device.healthy and device.id not in resource.taken and not self._drain_of(name, device):
                 resource.place(device, pool)
 
     def _sort(self, resource: StockedResource, before: DeviceList, time: float) -> Difference:
@@ -413,17 +437,27 @@ class Stock:
         self._miss(resource, before, difference, time)
         if 2 * (len(difference.changed) + len(difference.removed)) > len(now):
             # To put all devices in order anew takes less time than to find the place of each one.
-            resource.place_all(
-                self.pools.sorted(name, (device for device in now.devices.values() if device.health == HEALTHY))
-            )
-            self._withhold(name, resource)
+            self._place_all(name, resource)
             return difference
         for device_id in difference.removed:
             resource.drop(device_id, self.pools.pool_of(name, device_id))
         for device in difference.changed:
-            resource.place(device, self.pools.pool_of(name, device.id))
+            pool = self.pools.pool_of(name, device.id)
+            if self._drain_of(name, device):
+                resource.drop(device.id, pool)
+            else:
+                resource.place(device, pool)
         self._withhold(name, resource)
         return difference
+
+    def _place_all(self, name: str, resource: StockedResource) -> None:
+        listed = resource.offer.devices.devices.values()
+        usable = (device for device in listed if device.health == HEALTHY and not self._drain_of(name, device))
+        resource.place_all(self.pools.sorted(name, usable))
+        self._withhold(name, resource)
+
+    def _drain_of(self, name: str, device: Device) -> Drain | None:
+        return drain_of(self.drains, name, device.id)
 
     def _miss(self, resource: StockedResource, before: DeviceList, difference: Difference, now: float) -> None:
         """Note which devices are missing since an offer, in which ``difference`` is not as it was ``before``."""

@@ -35,6 +35,15 @@ EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
         5,
     ),
     "PlugindDevicesUnhealthy": ({f'plugind_devices{{{TARGET},health="unhealthy"}}': LOST}, 3),
+    # Missing and unhealthy devices of what is drained are expected; the devices of the node are drained as well.
+    "PlugindDrained": (
+        {
+            f'plugind_drains{{{TARGET},resource_name="v.com/a"}}': "1+0x2000",
+            f'plugind_expected_devices_missing{{{TARGET},resource_name="v.com/a"}}': "1+0x2000",
+            f'plugind_devices{{{TARGET},resource_name="v.com/a",health="unhealthy"}}': "1+0x2000",
+        },
+        1440,
+    ),
     "PlugindRootUnusable": ({f'plugind_roots{{{TARGET},watching="taken"}}': "1+0x2000"}, 5),
     "PlugindRootDegraded": ({f'plugind_directories{{{TARGET},condition="full"}}': "1+0x2000"}, 15),
     "PlugindScansFail": ({f"plugind_scan_failures_total{{{TARGET}}}": "0 1 4+0x10"}, 2),
@@ -84,6 +93,22 @@ def test_each_alert_fires_for_what_it_is_about_after_its_time_and_nothing_else_d
     )
 
 
+def test_a_drain_of_the_node_silences_what_is_missing_there_and_one_of_a_resource_nothing_else(tmp_path: Path) -> None:
+    missing = 'plugind_expected_devices_missing{%s,resource_name="%s"}'
+    other = TARGET.replace("192.0.2.7", "192.0.2.8")
+    names = 'count by (alertname, instance) (ALERTS{alertstate="firing"})'
+    series = {
+        f'plugind_drains{{{other},resource_name="v.com/a"}}': 1,
+        f"plugind_drains{{{TARGET}}}": 1,
+        missing % (TARGET, "v.com/a"): 1,
+        missing % (other, "v.com/a"): 1,
+        missing % (other, "v.com/b"): 1,
+    }
+    fires = '{alertname="PlugindExpectedDevicesMissing",instance="192.0.2.8:9464"}'
+    given = [{"series": name, "values": f"{value}+0x20"} for name, value in series.items()]
+    assert_rules(tmp_path, [{"input_series": given, "promql_expr_test": [expected(names, 10, [(fires, 1)])]}])
+
+
 # --- with a real Prometheus -------------------------------------------------------------------------------------------
 
 
@@ -96,6 +121,7 @@ WITHOUT: Mapping[str, str] = {
     "plugind_dra_instances": "an instance without a connection is disconnected in plugind_plugin_health",
     "plugind_leases": "it counts",
     "plugind_leased_devices": "it counts",
+    "plugind_drained_devices": "it counts, and plugind_drains has the drains",
     "plugind_free_devices": "it counts, and that all are leased is nothing wrong",
     "plugind_health_checks_total": "a plugin whose checks fail is unhealthy in plugind_plugin_health",
     "plugind_operations_total": "plugind_plugin_causes has the plugins that a step still fails for",

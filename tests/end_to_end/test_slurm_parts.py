@@ -374,6 +374,20 @@ async def test_reconciling_names_what_is_no_lease_of_a_job_and_goes_on(slurm: Sl
     assert (done.code, sorted(await slurm.held()), LEASE in done.err) == (0, sorted([*odd[3:], LEASE]), True)
 
 
+async def test_the_node_is_drained_while_something_is_drained_that_its_jobs_use(slurm: Slurm) -> None:
+    command = [*PLUGIND, "drain", "--status", slurm.daemon.status]
+    finish([*command, "v.com/other"], check=True)
+    assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
+    finish([*command, f"{GPU}:GPU-2", "--reason", "broken fan; since Monday"], check=True)
+    assert (await slurm.part("health")).code == 0
+    (drained,) = slurm.updates
+    reason = f"plugind: devices: drained: {GPU}:GPU-2: broken fan; since Monday (by "
+    assert drained.startswith(f"update nodename={HERE} state=drain reason={reason}")
+    slurm.says(node=NODE.format("IDLE+DRAIN", f" Reason={reason}x) [root@2026-01-01T00:00:00]"), updates="")
+    finish([*PLUGIND, "undrain", "--status", slurm.daemon.status, f"{GPU}:GPU-2"], check=True)
+    assert ((await slurm.part("health")).code, slurm.updates) == (0, [f"update nodename={HERE} state=resume"])
+
+
 async def test_the_node_is_drained_while_a_device_is_unhealthy_and_only_for_that(slurm: Slurm) -> None:
     assert ((await slurm.part("health")).code, slurm.updates) == (0, [])
     await trio.Path(slurm.control).write_text("".join(f"unhealthy GPU-{number}\n" for number in (1, 2, 3)))

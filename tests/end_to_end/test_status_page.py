@@ -17,6 +17,7 @@ import trio
 from plugind.actors.status.allocations import STATUSES
 from plugind.protocol.devices.json import device_to_json, instance_to_json, resource_to_json
 from plugind.protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json
+from plugind.protocol.leases.drains import NODE, Drain, drain_to_json
 from plugind.protocol.leases.leases_json import lease_to_json
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
 from plugind.protocol.plugins.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
@@ -108,7 +109,7 @@ async def test_each_example_is_answered(node: Daemon) -> None:
                 # There are no devices and no leases here. A request that is wrong is told so by other words.
                 no_process = b"plugind sees no process" in body
                 assert no_process or json.loads(body)["problem"] in ("unavailable", "unknown", "storage"), (line, body)
-                assert "/v1/leases" in line
+                assert "/v1/leases" in line or "/v1/drains" in line
             assert NAME.encode() in body or not example.target.startswith("/plugins")
     assert shown == set(json.loads((await node.get("/"))[1])["paths"])
 
@@ -145,8 +146,10 @@ def test_each_field_of_devices_is_described() -> None:
     instance = InstanceStatus("/d/a", 1, "/d/a", "socket /d/a", DeviceOptions(), active=True)
     resource = resource_to_json(ResourceStatus("v.com/a", ResourceState.LISTED, 0.0, instances=(instance,)), 0.0, 0.0)
     assert fields("`GET /v1/devices`", 1) == resource.keys() | {"devices"}
-    assert fields("`GET /v1/devices`", 2) == device_to_json(DeviceStatus("a", "Healthy", 0.0), 0.0, 0.0).keys()
-    assert fields("`GET /v1/devices`", 3) == instance_to_json(instance, 0.0, 0.0).keys()
+    drain = Drain(NODE, 0, 0.0)
+    assert fields("`GET /v1/devices`", 2) == device_to_json(DeviceStatus("a", "Healthy", 0.0), 0.0, 0.0, drain).keys()
+    assert fields("`GET /v1/devices`", 3) == drain_to_json(drain).keys()
+    assert fields("`GET /v1/devices`", 4) == instance_to_json(instance, 0.0, 0.0).keys()
 
 
 async def test_the_answer_about_devices_is_described(node: Daemon) -> None:

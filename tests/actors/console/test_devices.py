@@ -10,10 +10,11 @@ import pytest
 
 from plugind.actors.console.answers import Plugin
 from plugind.actors.console.device_leases import add_leases
-from plugind.actors.console.devices import lines, not_healthy, why_none
+from plugind.actors.console.devices import drain_lines, lines, not_healthy, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import WaitingForDevices, WantedDevices, strictest, wanted
 from plugind.protocol.devices.json import device_to_json, resource_to_json
+from plugind.protocol.leases.drains import Drain, DrainTarget, drain_to_json
 from plugind.protocol.plugins.devices import (
     Device,
     DeviceList,
@@ -40,6 +41,7 @@ RESOURCE = ResourceStatus(
     "/d/gpu.sock", LISTED, {"GPU-0": 40.0, "GPU-1": 90.0, "a-longer-id\x1b[31m": 40.0},
 )  # fmt: skip
 LOST = attrs.evolve(RESOURCE, state=ResourceState.LOST, reason="the stream ended", until=310.0, lost_since=95.0)
+DRAIN = Drain(DrainTarget(GPU), 0, UNIX - 60, "the fan is\x1b broken", UNIX)
 AWAITED = ResourceStatus("v.com/a", ResourceState.AWAITED, 0.0, "no device plugin since the start", 300.0)
 
 
@@ -59,6 +61,11 @@ def withheld(resource: dict[str, Any]) -> dict[str, Any]:
     for device in resource["devices"]:
         device["withheld"] = True
     return resource
+
+
+def out_of_service() -> dict[str, Any]:
+    devices = [device_to_json(device, NOW, UNIX, DRAIN) for device in RESOURCE.devices()]
+    return resource_to_json(RESOURCE, NOW, UNIX) | {"devices": devices}
 
 
 @pytest.mark.usefixtures("in_berlin")
@@ -86,6 +93,7 @@ def test_what_devices_prints() -> None:
             "leases": lines([leased(RESOURCE), leased(LOST)]),
             "all devices are withheld": lines([withheld(leased(RESOURCE))]),
             "no device is listed": lines([shown(empty), shown(empty) | {"plugin": 'devices."lab/a"'}]),
+            "drained": [*lines([out_of_service()]), *drain_lines([drain_to_json(DRAIN), {"of": "another version"}])],
             **{f"a long lease on {width} columns": lines([long], width) for width in (160, 80, 60, 20)},
             "a long lease on 58 columns, with all devices listed": lines([long | {"missing": []}], 58),
             "plugins that are not healthy": not_healthy(plugins),

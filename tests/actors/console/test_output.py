@@ -41,10 +41,12 @@ def words(name: str, *options: str) -> list[str]:
     needed = {
         "allocate": ["a/b=1"],
         "describe": ["a"],
+        "drain": ["a.b/c"],
         "probe": ["a"],
         "release": ["a"],
         "renew": ["a"],
         "retry": ["a"],
+        "undrain": ["a.b/c"],
     }
     return [*needed.get(name, []), *options]
 

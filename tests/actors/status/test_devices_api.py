@@ -25,6 +25,7 @@ from plugind.protocol.devices.messages import (
     ListReceived,
 )
 from plugind.protocol.errors import StateError
+from plugind.protocol.leases.drains import NODE, Drain, Drains, DrainTarget, drain_to_json
 from plugind.protocol.leases.replies import LeasesSnapshot
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import SILENT
@@ -109,6 +110,7 @@ async def test_the_list_has_each_resource_with_its_plugins_and_its_devices(autoj
         "time": "1970-01-01T00:16:46.000Z",
         "problem": None,
         "observes": False,
+        "drains": [],
         "resources": [
             {
                 "resource": GPU,
@@ -244,6 +246,32 @@ async def test_the_stream_has_each_resource_and_then_each_change(autojump_clock:
             ("1970-01-01T00:21:41.000Z", "gone", 0, 0),
         ]
         assert lines.count(b"") == 5
+
+
+async def test_a_drained_device_has_the_narrowest_drain_and_all_are_listed(autojump_clock: MockClock) -> None:
+    """Those of other resources are left out where one resource is asked for; 503 if nobody says what is drained."""
+    made = (Drain(target, 0, 1.0) for target in (NODE, DrainTarget(GPU, "d1"), DrainTarget("v.com/a")))
+    node_drain, device, other = drains = {drain.target: drain for drain in made}
+    shown = {target: drain_to_json(drain) for target, drain in drains.items()}
+    async with running() as node:
+
+        async def say() -> Drains:
+            return drains
+
+        async def hang() -> None:
+            return None
+
+        node.api.devices.drains = say
+        await node.tell(added("/a"), InstanceRole("/a", 1, active=True), listed("/a", "Healthy", "Healthy"))
+        answer = json.loads(await body_of(await node.get("/v1/devices", resource=GPU)))
+        assert answer["drains"] == [shown[node_drain], shown[device]]
+        [resource] = answer["resources"]
+        assert [each["drained"] for each in resource["devices"]] == answer["drains"]
+        answer = json.loads(await body_of(await node.get("/v1/devices")))
+        assert answer["drains"] == [shown[node_drain], shown[other], shown[device]]
+        node.api.devices.drains = hang
+        failed = await node.get("/v1/devices")
+        assert (failed.status, b"has not said within 3 s what is drained" in failed.body) == (503, True)
 
 
 async def test_a_devices_actor_that_hangs_costs_an_answer_and_nothing_else(autojump_clock: MockClock) -> None:

@@ -22,6 +22,7 @@ from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import BIND
+from plugind.protocol.leases.drains import DrainTarget, drain_from_json
 from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
@@ -138,6 +139,8 @@ async def running(*gpus: str, leases: bool = True) -> AsyncIterator[Daemon]:
             nursery.cancel_scope.cancel()
 
 
+#: When the tests begin, and another moment.
+STARTED, UNTIL = "1970-01-01T00:16:40.000Z", "1970-01-01T00:33:20.000Z"
 RELEASED = {"released": ["train"], "unknown": [], "unwritten": None}
 
 
@@ -500,6 +503,53 @@ async def test_leases_are_counted_for_metrics(autojump_clock: MockClock) -> None
 async def metrics(daemon: Daemon) -> list[str]:
     response = await daemon.api(HttpRequest("GET", "/metrics", {}, b""))
     return (await body_of(response)).decode().splitlines()
+
+
+# --- what is out of service -------------------------------------------------------------------------------------------
+
+
+async def test_a_drain_is_shown_counted_and_ended(autojump_clock: MockClock) -> None:
+    root = peer(0)
+    async with running("GPU-0", "GPU-1") as daemon:
+        body = {"resource": GPU, "device": "GPU-0", "reason": "broken", "until_unix": 2000.0}
+        status, drain = await daemon.ask("POST", "/v1/drains", body, by=root)
+        assert (status, drain) == (200, {**body, "since": STARTED, "since_unix": 1000.0, "until": UNTIL, "by": 0})
+        assert await daemon.api.leases.drains() == {DrainTarget(GPU, "GPU-0"): drain_from_json(drain)}
+        assert (await daemon.post(resources={GPU: 2}))[1]["error"].endswith(
+            f"Requested: 2, Available: 1; drained: {GPU}:GPU-0 until {UNTIL}: broken"
+        )
+        assert (await daemon.ask("POST", "/v1/drains", {"resource": None}, by=root))[0] == 200
+        lines = await metrics(daemon)
+        assert f'plugind_drained_devices{{resource_name="{GPU}"}} 2.0' in lines
+        assert f'plugind_drains{{resource_name="{GPU}"}} 1.0' in lines
+        assert 'plugind_drains{resource_name=""} 1.0' in lines
+        status, failed = await daemon.ask("POST", "/v1/drains/end", {"resource": "v.com/a"}, by=root)
+        assert (status, failed["problem"]) == (404, "unknown")
+        assert failed["error"] == f"v.com/a is not drained; drained: the node, {GPU}:GPU-0"
+        asked = {"resource": GPU, "device": "GPU-0"}
+        assert await daemon.ask("POST", "/v1/drains/end", asked, by=root) == (200, drain)
+        assert (await daemon.ask("POST", "/v1/drains/end", {"resource": None}))[0] == 403
+        assert (await daemon.ask("POST", "/v1/drains/end", {"resource": None}, by=root))[0] == 200
+        assert (await daemon.post(resources={GPU: 2}))[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({}, "there is no resource: give the name of a resource, or null for the node"),
+        ({"resource": None, "device": "GPU-0"}, "device has no resource: name the resource of the device"),
+        ({"resource": GPU, "reason": "a\nb"}, 'reason is "a\\nb": give a printable text of at most 1024 characters'),
+        ({"resource": GPU, "until_unix": 1e12}, "until_unix is 1000000000000.0: give Unix seconds before the year"),
+        ({"resource": GPU, "until_unix": 5}, "1970-01-01T00:00:05.000Z is over: name a later time"),
+        ({"resource": GPU, "why": ""}, "why is not known here: there is resource, device, reason, until_unix"),
+    ],
+)
+async def test_a_wrong_drain_is_refused(body: dict[str, object], why: str, autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        status, failed = await daemon.ask("POST", "/v1/drains", body, by=peer(0))
+        assert (status, failed["problem"]) == (400, "usage")
+        assert failed["error"].startswith(why)
+        assert (await daemon.ask("GET", "/v1/drains", by=peer(0)))[0] == 405
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ import hypothesis
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import Reserved, choose
-from plugind.protocol.leases.entries import Ends, LeaseEntry
+from plugind.protocol.leases.effects import DrainReply, Effect
+from plugind.protocol.leases.entries import DrainChange, Ends, LeaseEntry
 from plugind.protocol.leases.limits import Usage
+from plugind.protocol.leases.messages import Kept
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import ContainerOwner
@@ -56,6 +58,25 @@ def _requeue_last() -> Bug:
         queue(self, entry)
 
     return patch.object(Book, "_queue", requeue)
+
+
+def _forget_drains() -> Bug:
+    start = Book.start
+
+    def start_without(self: Book, kept: Kept, now: float) -> list[Effect]:
+        return start(self, attrs.evolve(kept, drains=()), now)
+
+    return patch.object(Book, "start", start_without)
+
+
+def _drain_early() -> Bug:
+    change_drain = Book._change_drain
+
+    def drain_at_once(self: Book, change: DrainChange) -> None:
+        change_drain(self, change)
+        self._effects.append(DrainReply(change.reply, change.answer))
+
+    return patch.object(Book, "_change_drain", drain_at_once)
 
 
 def _take_up_only_held() -> Bug:
@@ -159,6 +180,10 @@ def _free_at_end_of_container() -> Bug:
 
 
 BUGS: Final[dict[str, Callable[[], Bug]]] = {
+    "a device that is listed later is not drained": lambda: patch.object(Stock, "_drain_of", _nothing),
+    "a restart forgets drains": _forget_drains,
+    "a drain counts before it is written": _drain_early,
+    "a drain does not end": lambda: patch.object(Book, "_end_drains", _nothing),
     "renamed devices are free": lambda: patch.object(Stock, "missing", lambda *_: {}),
     "unlisted devices stay counted": _keep_unlisted,
     "later ones overtake": lambda: patch.object(Reserved, "add", _nothing),

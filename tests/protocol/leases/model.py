@@ -17,6 +17,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
+from plugind.protocol.leases.drains import Drain, DrainTarget
 from plugind.protocol.leases.limits import devices_of
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
@@ -91,6 +92,7 @@ class Model:
         self.released: set[str] = set()
         #: What is on the disk: leases by id.
         self.disk: dict[str, Lease] = {}
+        self.drains: dict[DrainTarget, Drain] = {}
         #: Devices that a plugin is preparing, and those that it may be preparing until a time, or until its end.
         self.preparing: dict[Thing, str] = {}
         self.doubtful: dict[Thing, float] = {}
@@ -102,8 +104,11 @@ class Model:
             self.change_offer(resource, ids)
 
     def new_book(self) -> Book:
-        sources = Sources(lambda: 1e9, lambda: round(self.now * 1e9), lambda: next(self.numbers))
+        sources = Sources(self.wall, lambda: round(self.now * 1e9), lambda: next(self.numbers))
         return Book(Sink(), sources, m.LeaseRules((POOL,), LIMITS))
+
+    def wall(self) -> float:
+        return 1e9 + self.now
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -117,7 +122,8 @@ class Model:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.doubtful = {thing: until for thing, until in self.doubtful.items() if until > self.now}
-        bounded = {**self.until}
+        bounded, drained = {**self.until}, self.supply.drained.items()
+        self.supply.drained = {target: until for target, until in drained if until is None or until > self.wall()}
         self.take(lambda: self.book.pass_time(self.now))
         assert self.book.next_end > self.now
         for lease, until in bounded.items():
@@ -209,6 +215,8 @@ class Model:
                         self.disk.pop(change.id, None)
                     case e.EndWithholding():
                         self.withheld = False
+                    case e.SaveDrain():
+                        change.put_into(self.drains)
         if done.awaited:
             self.send(m.Saved(done.number, error, unknown=error == "late"))
 
@@ -281,7 +289,10 @@ class Model:
         for of in (*gone, self.until, self.unbound, self.lost, self.in_grace):
             of.clear()
         self.book, self.withheld = self.new_book(), withheld
-        kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None)
+        kept = m.Kept(
+            tuple(self.disk.values()), "the state was lost" if withheld else None, tuple(self.drains.values())
+        )
+        self.supply.drained = {target: drain.until for target, drain in self.drains.items()}
         self.take(lambda: self.book.start(kept, self.now))
         held = {lease.id for lease in self.leases if lease.state is LeaseState.HELD}
         assert answered <= held, "a lease that a caller was told of is lost"
@@ -307,6 +318,13 @@ class Model:
 
     def check_reply(self, reply: e.AnswerAsker[Any]) -> None:
         answer = reply.answer
+        if isinstance(answer, Drain):
+            assert answer.uid == 0, "only an operator drains"
+            if self.drains.get(answer.target) == answer:
+                self.supply.drained[answer.target] = answer.until
+            else:
+                assert answer.target not in self.drains, "an answer came before the disk had it"
+                self.supply.drained.pop(answer.target, None)
         if isinstance(answer, Lease):
             assert answer.state is LeaseState.HELD
             assert answer.answer is not None

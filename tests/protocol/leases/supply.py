@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from plugind.protocol.leases.drains import DrainTarget
 from plugind.protocol.leases.values import Lease, LeaseState, Pool, Request
 from plugind.tests.protocol.leases.script import GPU, NIC
 
@@ -35,9 +36,12 @@ class Supply:
     healthy: dict[str, set[str]] = attrs.field(factory=dict)
     #: The leases that count for nothing while the line is checked.
     _yielding: set[str] = attrs.field(factory=set)
+    #: What operators were told is drained, and until when, if it ends by itself.
+    drained: dict[DrainTarget, float | None] = attrs.field(factory=dict)
 
     def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
         """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
+        assert not any(self.is_drained(*thing) for thing in things(lease)), "a device is given that is drained"
         earlier = [
             other for other in self.in_line() if self.arrival(other) < self.arrival(lease) and self.could(other.request)
         ]
@@ -81,8 +85,11 @@ class Supply:
         return self.of(place) - taken
 
     def of(self, place: Place) -> set[str]:
-        ids = self.healthy[place[0]]
+        ids = {device_id for device_id in self.healthy[place[0]] if not self.is_drained(place[0], device_id)}
         return ids & POOL.ids if place[1] else ids - (POOL.ids if place[0] == GPU else set())
+
+    def is_drained(self, resource: str, device: str) -> bool:
+        return any(target.covers(resource, device) for target in self.drained)
 
     def unlisted(self, request: Request, resource: str) -> int:
         """Return how many devices may be those of leases, by other names."""

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.drains import NODE, Drain, DrainTarget
 from plugind.protocol.leases.values import (
     Answer,
     ConnectionOwner,
@@ -55,6 +56,7 @@ REQUESTS = [
     Request((Wanted(GPU, 1),), pool="big"),
     Request((Wanted(GPU, 1),), ignore_missing=True, stop_on_unhealthy=True),
 ]
+TARGETS = [DrainTarget(GPU, "g0"), DrainTarget(GPU, "g3"), DrainTarget(NIC), NODE]
 
 
 class Script:
@@ -127,6 +129,14 @@ class Script:
 
     def recover(self) -> None:
         self.model.send(m.RecoverAsked(self.pick([0, 1000]), Sink()))
+
+    def drain(self) -> None:
+        until = self.pick([None, self.model.wall() + 30.0])
+        drain = Drain(self.pick(TARGETS), self.pick([0, 0, 1000]), 0.0, "", until)
+        self.model.send(m.DrainAsked(drain, Sink()))
+
+    def undrain(self) -> None:
+        self.model.send(m.UndrainAsked(self.pick([*self.model.supply.drained, *TARGETS]), 0, Sink()))
 
     # --- what the world does ---
 
@@ -223,6 +233,12 @@ class Script:
     def restart(self) -> None:
         self.model.restart(withheld=self.pick([False, False, False, True]))
 
+    def drain_ends(self) -> None:
+        self.succeed()
+        for target in [*self.model.drains]:
+            self.model.send(m.UndrainAsked(target, 0, Sink()))
+        self.succeed()
+
     # --- the end ---
 
     def end(self) -> None:
@@ -230,7 +246,7 @@ class Script:
         model = self.model
         self.offer_all()
         self.model.send(m.RecoverAsked(0, Sink()))
-        self.succeed()
+        self.drain_ends()
         for lease in model.leases:
             model.release(lease, 0)
         self.succeed()
@@ -238,6 +254,7 @@ class Script:
         self.succeed()
         assert not model.leases
         assert not model.disk
+        assert not model.drains
         assert not model.files_there
         for caller in model.callers.values():
             assert caller.answers, "a caller was never answered"
@@ -269,6 +286,8 @@ ACTS: list[Callable[[Script], None]] = [
     Script.renew,
     Script.resume,
     Script.recover,
+    Script.drain,
+    Script.undrain,
     Script.file,
     Script.fail_to_file,
     Script.end_offer,
