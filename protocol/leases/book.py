@@ -317,6 +317,7 @@ class Book:
                     self._effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
                 case Action.WITHHOLD:
                     self._write(e.SaveLease(entry.lease))
+                    self._end_access(entry)
                     self._forget_owner(entry)
                     self._ends.set(entry.lease.id, self._now + WITHHELD)
                 case Action.END:
@@ -335,7 +336,8 @@ class Book:
         reason = {LeaseState.PENDING: _RESTARTED, LeaseState.HELD: None}.get(lease.state, lease.reason)
         filed = lease.cdi_name is not None
         found = attrs.evolve(lease, state=phase.shown, reason=reason)
-        entry = LeaseEntry(found, 0, phase, written=True, filed=filed)
+        admitted = lease.answer is not None and bool(lease.answer.access)
+        entry = LeaseEntry(found, 0, phase, written=True, filed=filed, admitted=admitted)
         self._add(entry)
         if phase is LeasePhase.UNCERTAIN:
             self._ends.set(lease.id, self._now + WITHHELD)
@@ -556,7 +558,8 @@ class Book:
             self._step(entry, Event.REFUSED, Failure(Problem.UNAVAILABLE, text))
         else:
             pre_start = self._stock.options(name).pre_start_required
-            self._call(entry, m.AllocateAsked(entry.lease.id, name, entry.lease.devices[name], pre_start, self._inbox))
+            lease = entry.lease
+            self._call(entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.uid))
 
     def _called(self, message: m.CallMessage) -> None:
         """Take what a plugin answers, unless the lease does not wait for that any more."""
@@ -576,6 +579,7 @@ class Book:
 
     def _prepared(self, entry: LeaseEntry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
         entry.preparing = None
+        entry.admitted |= isinstance(message, m.Allocated) and bool(message.answer.access)
         match message:
             case m.Allocated() if entry.phase is LeasePhase.ABANDONED:
                 self._step(entry, Event.PREPARED)
@@ -845,6 +849,7 @@ class Book:
         lease = entry.lease
         if entry.filed and lease.cdi_name is not None:
             self._effects.append(e.RemoveFile(lease.id, lease.cdi_name))
+        self._end_access(entry)
         self._give_devices_back(entry)
         if entry.written:
             self._write(e.DeleteLease(lease.id))
@@ -860,6 +865,11 @@ class Book:
         if entry.write is not None:
             self._awaited.pop(entry.write, None)
         del self._entries[lease.id]
+
+    def _end_access(self, entry: LeaseEntry) -> None:
+        if entry.admitted:
+            entry.admitted = False
+            self._effects.append(e.EndAccess(entry.lease.id))
 
     def _forget_plugin(self, entry: LeaseEntry) -> None:
         others = (other for other in self._entries.values() if other is not entry)

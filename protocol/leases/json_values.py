@@ -84,6 +84,7 @@ def answer_of(content: Any) -> Answer:
         cdi_devices=texts(content["cdi_devices"]),
         # An answer of an earlier version, or of a plugin, has none.
         identities=text_by_text(content.get("identities", {})),
+        access=text_by_text(content.get("access", {})),
     )
 
 
@@ -102,6 +103,7 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
         "annotations": dict(answer.annotations),
         "cdi_devices": list(answer.cdi_devices),
         **({"identities": dict(answer.identities)} if answer.identities else {}),
+        **({"access": dict(answer.access)} if answer.access else {}),
     }
 
 

@@ -178,6 +178,8 @@ class Answer:
     cdi_devices: tuple[str, ...] = ()
     #: What each static device was when it was given, by :func:`identity_key`.
     identities: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    #: The nodes that the user of the lease may open only because of it, by path, each with what it was.
+    access: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def needs_container(self) -> bool:

@@ -42,6 +42,7 @@ answers = st.builds(
     nodes=st.lists(st.builds(v.Node, texts, texts, texts), max_size=2).map(tuple),
     annotations=mappings,
     cdi_devices=some,
+    access=mappings,
 )
 #: Those that are written.
 leases = st.builds(
