@@ -10,6 +10,7 @@ import argparse
 import errno
 import json
 import os
+import pwd
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ...protocol.leases.asked_json import LeaseBody, ProcessWish
+from ...protocol.leases.asked_json import MAX_UID, LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import ContainerOwner, Lease, Node, NoOwner, TimeOwner
@@ -160,6 +161,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     owner = parser.add_argument_group("who has the devices (exactly one, or -- CMD, or -o cdi or podman)")
     owner.add_argument("--owner", metavar="PID", type=_pid, help="this process, until it ends")
     owner.add_argument("--ttl", metavar="TIME", type=some_span, help="nobody, for that time")
+    owner.add_argument(
+        "--for-user",
+        metavar="NAME|UID",
+        type=_user,
+        help="the user to whom the lease belongs; only root may name another",
+    )
     owner.add_argument("--until-release", action="store_true", help="nobody, until they are released")
     parser.add_argument(
         "-o",
@@ -196,6 +203,15 @@ def _pid(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:11]) < 2**31):
         raise argparse.ArgumentTypeError(f"{text!r} is not the pid of a process")
     return int(text)
+
+
+def _user(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_UID:
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"there is no user {text!r}: give a name or a uid") from None
 
 
 def refuse(words: Sequence[str]) -> None:
@@ -270,6 +286,7 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         ignore_missing=args.ignore_missing,
         stop_on_unhealthy=args.stop_on_unhealthy,
         container=is_contained,
+        for_uid=args.for_user,
     )
     return LeaseBody(request, _owner(args), args.id, args.wait)
 

@@ -39,6 +39,7 @@ MAX_HOLDERS = 64
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
+_NOT_FOR_OTHERS = Failure(Problem.FORBIDDEN, "only root and the user of plugind may lease devices for another user")
 _REASONS = {
     Event.LEFT: "its caller has left",
     Event.NAMED_LEFT: "its caller has left",
@@ -376,11 +377,17 @@ class Book:
     # --- to get a lease ---
 
     def _ask(self, asked: m.LeaseAsked) -> None:
+        asker, user = asked.uid, asked.request.for_uid
+        if user is not None:
+            if asker not in self._privileged:
+                self._refuse(asked.reply, asked.request, asker, _NOT_FOR_OTHERS)
+                return
+            asked = attrs.evolve(asked, uid=user)
         entry = None if asked.id is None else self._entries.get(asked.id)
         if entry is not None:
             failure = self._ask_again(entry, asked)
         else:
-            failure = self._refusal(asked)
+            failure = self._refusal(asked, asker)
             if failure is None:
                 entry = self._new_entry(asked)
         if failure is not None:
@@ -389,9 +396,9 @@ class Book:
             entry.tickets.add(asked.ticket)
             self._tickets[asked.ticket] = entry.lease.id
 
-    def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
+    def _refusal(self, asked: m.LeaseAsked, asker: int) -> Failure | None:
         failure = failure_of(asked, self._stock.pools)
-        failure = failure or reserved_failure_of(asked.id, asked.uid, self._rules.operators)
+        failure = failure or reserved_failure_of(asked.id, asker, self._rules.operators)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
         if failure is None and self.withheld is not None:
@@ -598,7 +605,9 @@ class Book:
     def _take_answer(self, entry: LeaseEntry, message: m.Allocated) -> None:
         """Take what a plugin has answered, or of a plugin of somebody else what is permitted."""
         answer, uid, name = message.answer, message.uid, message.resource
-        if uid is None or uid not in self._privileged | {entry.lease.uid}:
+        # What root asks for on behalf of a user must not bring root the variables of that user's plugin.
+        asker = frozenset({entry.lease.uid} if entry.lease.request.for_uid is None else ())
+        if uid is None or uid not in self._privileged | asker:
             whose = user_words(uid)
             try:
                 answer, names = permitted(answer, name, self._rules.permitted)

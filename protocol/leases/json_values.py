@@ -71,6 +71,7 @@ def request_of(content: Any, beside: Any) -> Request:
         container=exactly(bool, content["container"]),
         ignore_missing=exactly(bool, content["ignore_missing"]),
         stop_on_unhealthy=exactly(bool, content["stop_on_unhealthy"]),
+        for_uid=exactly_or_none(int, content.get("for_uid")),
     )
 
 

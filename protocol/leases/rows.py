@@ -135,6 +135,7 @@ def _json_of_request(request: Request, seconds: float | None) -> dict[str, objec
         "ignore_missing": request.ignore_missing,
         "stop_on_unhealthy": request.stop_on_unhealthy,
         "seconds": seconds,
+        **({} if request.for_uid is None else {"for_uid": request.for_uid}),
     }
 
 

@@ -107,6 +107,8 @@ class Request:
     ignore_missing: bool = False
     #: Stop the process that owns the lease, by SIGTERM, when a device of it turns unhealthy.
     stop_on_unhealthy: bool = False
+    #: The user to whom root, or the user of plugind, gives the lease; None for a caller's own.
+    for_uid: int | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:

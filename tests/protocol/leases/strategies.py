@@ -34,6 +34,7 @@ requests = st.builds(
     container=st.booleans(),
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),
+    for_uid=st.none() | st.integers(0, 2**32 - 2),
 )
 answers = st.builds(
     v.Answer,
