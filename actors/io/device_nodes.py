@@ -20,8 +20,8 @@ from typing import Final, Protocol, Self
 import attrs
 
 from ...protocol.devices.access import (
+    ADVICE,
     ATTRIBUTE,
-    RULE,
     Acl,
     acl_of_mode,
     decoded,
@@ -173,7 +173,7 @@ class DeviceNodes:
             before = _acl_of(path, status.st_mode)
             why = why_open(before, status.st_uid, status.st_gid, os.geteuid()) or self._why_tagged(node.number)
             if why is not None:
-                return f"{why}: give it {RULE}"
+                return f"{why}: {ADVICE}"
             after = with_users(before, users if only else {**users_of(before), **users})
             if after != before:
                 os.setxattr(path, ATTRIBUTE, encoded(after))

@@ -10,10 +10,10 @@ import attrs
 import trio
 
 from ...protocol.devices.access import (
+    ADVICE,
     GROUP_OBJ,
     MASK,
     READ,
-    RULE,
     WRITE,
     Acl,
     acl_of_mode,
@@ -77,7 +77,7 @@ class MemoryNodes:
         """See :class:`~plugind.actors.io.device_nodes.NodePort`."""
         before = self._acls[node.node]
         if (why := why_open(before, 0, 0, 0)) is not None:
-            return f"{why}: give it {RULE}"
+            return f"{why}: {ADVICE}"
         after = self._acls[node.node] = with_users(before, users if only else {**users_of(before), **users})
         if after != before:
             self._change()

@@ -32,8 +32,8 @@ _HEAD: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<HHI")
 _NO_ID: Final = 2**32 - 1
 
-#: What the rule of udev that is shipped does.
-RULE: Final = 'OWNER="root", GROUP="root", MODE="0660", TAG-="uaccess", as in deploy/udev/72-plugind.rules'
+#: What to do with a node that others may open; ``deploy/udev/72-plugind.rules`` has the rule.
+ADVICE: Final = 'set OWNER="root", GROUP="root", MODE="0660", TAG-="uaccess" by udev'
 
 
 @value

@@ -107,7 +107,7 @@ async def test_a_node_that_others_may_open_is_unhealthy_and_is_not_touched(autoj
         async with node.supervisor.allocate({SERIAL: 1}):
             node.device_nodes.chmod(TTY, 0o666)
             why = (await health(node))["ttyUSB0"]
-            assert why.startswith('everybody may open it: give it OWNER="root", GROUP="root", MODE="0660"')
+            assert why.startswith('everybody may open it: set OWNER="root", GROUP="root", MODE="0660"')
         assert users(node, TTY) == [HOLDER]
         node.device_nodes.chmod(TTY, 0o660)
         assert await health(node) == {"ttyUSB0": "Healthy"}

@@ -152,7 +152,7 @@ def test_a_node_that_became_another_or_that_others_may_open_is_left_alone(machin
     node = machine.make("null0")
     found = found_alone(machine)
     os.chmod(node, 0o666)
-    assert (machine.nodes.admit(found, {1000: 6}, only=True) or "").startswith("everybody may open it: give it OWNER")
+    assert (machine.nodes.admit(found, {1000: 6}, only=True) or "").startswith("everybody may open it: set OWNER")
     os.chmod(node, 0o660)
     os.chown(node, 1000, 0)
     assert (machine.nodes.admit(found, {1000: 6}, only=True) or "").startswith("the user 1000 owns it")
@@ -174,7 +174,7 @@ def test_a_node_that_udev_opens_to_whoever_sits_at_the_machine_is_left_alone(
     (machine.place / "udev" / "data").mkdir()
     (machine.place / "udev" / "data" / "c1:3").write_text(lines)
     why = machine.nodes.admit(found_alone(machine), {}, only=True) or ""
-    assert why.startswith("udev lets whoever sits at the machine open it (uaccess): give it") is is_open
+    assert why.startswith("udev lets whoever sits at the machine open it (uaccess): set OWNER") is is_open
 
 
 async def test_a_change_of_permissions_is_noticed_where_access_goes_by_leases(machine: Machine) -> None:
