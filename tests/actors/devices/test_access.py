@@ -10,8 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.io.node_access import NodeAccess
+from plugind.actors.simulation.device_nodes import MemoryNodes
+from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.actors.simulation.node import DAEMON_UID, SimulatedNode
 from plugind.protocol.errors import AllocationError
+from plugind.protocol.leases.messages import RecoverAsked
+from plugind.protocol.leases.replies import Failure
 from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
 
@@ -22,8 +27,11 @@ HOLDER = {DAEMON_UID: "rw"}
 
 
 @asynccontextmanager
-async def simulated(resource: StaticResource = RESOURCE) -> AsyncIterator[SimulatedNode]:
+async def simulated(
+    resource: StaticResource = RESOURCE, store: SimulatedLeaseStore | None = None
+) -> AsyncIterator[SimulatedNode]:
     node = SimulatedNode(Config(devices={SERIAL: resource}))
+    node.lease_store = store or node.lease_store
     node.device_nodes.plug("/dev/common", "c1:3")
     node.device_nodes.plug(TTY, "c188:0", place="/devices/usb1")
     async with node:
@@ -138,3 +146,61 @@ async def test_a_crash_of_the_lease_actor_changes_no_access(autojump_clock: Mock
             assert users(node, TTY) == [HOLDER]
         await trio.sleep(1)
         assert users(node, TTY) == [{}]
+
+
+async def test_a_crash_amid_the_giving_of_a_lease_takes_its_access_back(autojump_clock: MockClock) -> None:
+    """The lease is uncertain then, as after a restart, and its caller was told that there is none."""
+    crashed, store = trio.Event(), SimulatedLeaseStore()
+
+    def crash() -> None:
+        if users(node, TTY) == [HOLDER] and not crashed.is_set():
+            crashed.set()
+            node.crash("leases")
+
+    async with simulated(store=store) as node:
+        store.writing = crash
+        with pytest.raises(AllocationError):
+            async with node.supervisor.allocate({SERIAL: 1}):
+                pass
+        assert crashed.is_set()
+        assert users(node, TTY, "/dev/common") == [{}, {}]
+
+
+async def test_entries_stay_where_leases_may_be_lost(autojump_clock: MockClock) -> None:
+    async with simulated() as node, node.supervisor.allocate({SERIAL: 1}):
+        await node.kill()
+        node.lease_store.leases.clear()
+        node.lease_store.withheld = "the file was lost"
+        await node.start()
+        await trio.sleep(30)
+        assert users(node, TTY) == [HOLDER]
+        send, replies = trio.open_memory_channel[Failure | None](1)
+        node.supervisor.internals.leases.inbox.send_nowait(RecoverAsked(0, send))
+        assert await replies.receive() is None
+        await trio.sleep(30)
+        assert users(node, TTY) == [{}]
+
+
+async def test_the_end_of_a_lease_leaves_another_device_at_the_path_alone(autojump_clock: MockClock) -> None:
+    """Its access may not go by leases any more, and an entry is somebody else's."""
+    async with simulated() as node:
+        async with node.supervisor.allocate({SERIAL: 1}):
+            await node.reconfigure(attrs.evolve(node.config, devices={}))
+            node.device_nodes.plug(TTY, "c188:0", place="/devices/usb9")
+            (other,) = node.device_nodes.find(StaticResource((TTY,)))
+            node.device_nodes.admit(other, {1000: 6}, only=True)
+        assert users(node, TTY) == [{1000: "rw"}]
+
+
+def test_a_user_with_two_leases_may_do_what_either_permits() -> None:
+    """A reload has changed the permissions of the resource between them."""
+    nodes = MemoryNodes()
+    nodes.plug(TTY, "c188:0")
+    found = nodes.look(TTY)
+    assert found is not None
+    access = NodeAccess(lambda: nodes)
+    for lease, permissions in (("a", "rw"), ("b", "r")):
+        assert access.give(lease, 1000, [found], permissions) is None
+    assert nodes.users(TTY) == {1000: "rw"}
+    access.begin((), None)
+    assert nodes.users(TTY) == {}
