@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from plugind.actors.io.node_access import NodeAccess
 from plugind.actors.simulation.device_nodes import MemoryNodes
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.actors.simulation.node import DAEMON_UID, SimulatedNode
+from plugind.protocol.devices.static import FoundNode
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.messages import RecoverAsked
 from plugind.protocol.leases.replies import Failure
@@ -27,11 +27,8 @@ HOLDER = {DAEMON_UID: "rw"}
 
 
 @asynccontextmanager
-async def simulated(
-    resource: StaticResource = RESOURCE, store: SimulatedLeaseStore | None = None
-) -> AsyncIterator[SimulatedNode]:
+async def simulated(resource: StaticResource = RESOURCE) -> AsyncIterator[SimulatedNode]:
     node = SimulatedNode(Config(devices={SERIAL: resource}))
-    node.lease_store = store or node.lease_store
     node.device_nodes.plug("/dev/common", "c1:3")
     node.device_nodes.plug(TTY, "c188:0", place="/devices/usb1")
     async with node:
@@ -148,21 +145,26 @@ async def test_a_crash_of_the_lease_actor_changes_no_access(autojump_clock: Mock
         assert users(node, TTY) == [{}]
 
 
-async def test_a_crash_amid_the_giving_of_a_lease_takes_its_access_back(autojump_clock: MockClock) -> None:
+async def test_a_crash_amid_the_giving_of_a_lease_takes_its_access_back(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lease is uncertain then, as after a restart, and its caller was told that there is none."""
-    crashed, store = trio.Event(), SimulatedLeaseStore()
+    crashed, admit = trio.Event(), MemoryNodes.admit
 
-    def crash() -> None:
-        if users(node, TTY) == [HOLDER] and not crashed.is_set():
+    def admit_and_crash(nodes: MemoryNodes, found: FoundNode, permitted: dict[int, int], *, only: bool) -> str | None:
+        why = admit(nodes, found, permitted, only=only)
+        if permitted and not crashed.is_set():
             crashed.set()
             node.crash("leases")
+        return why
 
-    async with simulated(store=store) as node:
-        store.writing = crash
-        with pytest.raises(AllocationError):
+    async with simulated() as node:
+        monkeypatch.setattr(MemoryNodes, "admit", admit_and_crash)
+        with pytest.raises(AllocationError, match="has crashed"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         assert crashed.is_set()
+        await trio.sleep(1)
         assert users(node, TTY, "/dev/common") == [{}, {}]
 
 
