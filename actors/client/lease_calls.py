@@ -48,6 +48,7 @@ def request_of(
     ignore_missing: bool = False,
     stop_on_unhealthy: bool = False,
     container: bool = False,
+    for_uid: int | None = None,
 ) -> Request:
     """Return what a lease is to give."""
     return Request(
@@ -57,6 +58,7 @@ def request_of(
         pool=pool,
         labels=tuple(sorted((labels or {}).items())),
         container=container,
+        for_uid=for_uid,
         ignore_missing=ignore_missing,
         stop_on_unhealthy=stop_on_unhealthy,
     )

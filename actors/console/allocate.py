@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from ...protocol.leases.asked_json import LeaseBody, ProcessWish
+from ...protocol.leases.asked_json import MAX_UID, LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner
@@ -37,9 +37,9 @@ from .times import some_span, span
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def is_there(name: str) -> bool:
-    """Return whether a command exists, before its user waits for devices."""
-    return any(map(os.path.exists, _places(name)))
+def find(name: str) -> str | None:
+    """Return where a command is, before its user waits for devices; None if it does not exist."""
+    return next(filter(os.path.exists, _places(name)), None)
 
 
 def _places(name: str) -> list[str]:
@@ -61,13 +61,17 @@ def _become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     raise failed or missing
 
 
-def execute(command: Sequence[str], lease: Lease) -> int:
+def execute(command: Sequence[str], lease: Lease, bwrap: str | None = None) -> int:
     """Execute the command with the lease in its environment; return the exit code if that fails.
 
-    The lease ends with this process, which becomes the command.
+    The lease ends with this process, which becomes the command. With ``bwrap``, the path of bubblewrap, the command has
+    a ``/dev`` of its own.
     """
     try:
         variables = {**os.environ, **environment(lease)}
+        if bwrap is not None and (why := _confine(bwrap, lease)) is not None:
+            complain(f"{escaped(command[0])} is not run, since it cannot be confined: {escaped(why)}")
+            return EXIT_NOT_RUN
         sys.stderr.flush()
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
@@ -78,6 +82,17 @@ def execute(command: Sequence[str], lease: Lease) -> int:
     except OSError as error:
         complain(f"{escaped(command[0])} cannot be run: {error.strerror}")
         return EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
+
+
+def _confine(bwrap: str, lease: Lease) -> str | None:
+    # Few commands are confined.
+    from .confine import ConfineError, confine
+
+    try:
+        confine(bwrap, [node.host_path for node in (lease.answer.nodes if lease.answer is not None else ())])
+    except ConfineError as error:
+        return str(error)
+    return None
 
 
 def warn_of_nodes(lease: Lease) -> None:
@@ -160,9 +175,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-on-unhealthy", action="store_true", help="send SIGTERM to CMD if a device of it turns unhealthy"
     )
+    parser.add_argument(
+        "--confine",
+        action="store_true",
+        help="give CMD a /dev with the standard and the leased nodes alone, by bubblewrap",
+    )
     owner = parser.add_argument_group("who has the devices (exactly one, or -- CMD, or -o cdi or podman)")
     owner.add_argument("--owner", metavar="PID", type=_pid, help="this process, until it ends")
     owner.add_argument("--ttl", metavar="TIME", type=some_span, help="nobody, for that time")
+    owner.add_argument(
+        "--for-user",
+        metavar="NAME|UID",
+        type=_user,
+        help="the user to whom the lease belongs; only root may name another",
+    )
     owner.add_argument(
         "--until-release",
         action="store_true",
@@ -211,6 +237,18 @@ def _pid(text: str) -> int:
     return int(text)
 
 
+def _user(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_UID:
+        return int(text)
+    # Most leases are the asker's own.
+    import pwd
+
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"there is no user {text!r}: give a name or a uid") from None
+
+
 def refuse(words: Sequence[str], end: SystemExit, command: Sequence[str] | None) -> None:
     """Print that there is no lease, in the form that a wrong command line asks for; set the code of the ``end``."""
     _say_none(_form_in(words))
@@ -244,9 +282,13 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     body, path = _asked(args), status_path(args)
     command: Sequence[str] | None = args.command
-    if command is not None and not is_there(command[0]):
+    if command is not None and find(command[0]) is None:
         complain(f"{escaped(command[0])}: there is no such command")
         return EXIT_NOT_FOUND
+    bwrap = find("bwrap") if args.confine else None
+    if args.confine and bwrap is None:
+        complain("--confine needs bwrap, which is not there: apt install bubblewrap")
+        return EXIT_NOT_RUN
     try:
         lease = _wait(path, body)
     except ClientError as error:
@@ -258,7 +300,7 @@ def _run(args: argparse.Namespace) -> int:
         complain(f"warning: {escaped(warning)}")
     if command is not None:
         warn_of_nodes(lease)
-        return execute(command, lease)
+        return execute(command, lease, bwrap)
     return _print(args.output or "text", lease, path, keep=args.id is not None)
 
 
@@ -297,6 +339,8 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         args.parser.error("there is no command after --")
     if args.start_within is not None and (args.until_release or not is_contained):
         args.parser.error("--start-within is for a lease that ends with its container: give -o cdi or podman alone")
+    if args.confine and args.command is None:
+        args.parser.error("--confine keeps other devices from a command: give -- CMD")
     if args.stop_on_unhealthy and args.command is None and args.owner is None:
         args.parser.error("--stop-on-unhealthy stops a process: give -- CMD or --owner PID")
     request = request_of(
@@ -308,6 +352,7 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         ignore_missing=args.ignore_missing,
         stop_on_unhealthy=args.stop_on_unhealthy,
         container=is_contained,
+        for_uid=args.for_user,
     )
     return LeaseBody(request, _owner(args), args.id, args.wait)
 

@@ -22,6 +22,7 @@ _MOST: Final = 1024 * 1024
 
 _HELPS: Final = {
     "device-plugins": "let it serve Register calls in /var/lib/kubelet/device-plugins",
+    "devices": "let it lease device nodes of this machine, which need no plugin",
     "leases": "let it lease devices to other users and to containers",
     "metrics": "let it serve metrics over TCP to this machine",
     "other-users": "let it connect to plugins of other users than root, and give the status socket to a group",

@@ -98,6 +98,13 @@ ExecStartPre=+/usr/bin/mkdir -p -m 0755 /var/lib/kubelet/device-plugins
 ReadWritePaths=-/var/lib/kubelet/device-plugins
 """
 
+_DEVICES: Final = """\
+# For devices without a plugin (--devices, and devices in the configuration).
+[Service]
+# The daemon sees the nodes in /dev and sets their ACLs, and opens none: for that it needs no capability.
+PrivateDevices=no
+"""
+
 _LEASES: Final = """\
 # For leases of devices over the status socket (--lease-uids, --lease-group, --cdi-dir).
 [Service]
@@ -131,6 +138,7 @@ IPAddressAllow=localhost
 #: The drop-ins by the names of their options.
 _TEXTS: Final = {
     "device-plugins": _DEVICE_PLUGINS,
+    "devices": _DEVICES,
     "leases": _LEASES,
     "metrics": _METRICS,
     "other-users": _OTHER_USERS,

@@ -6,7 +6,7 @@ answered. So leases, pools, metrics and the page know no difference.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -30,6 +30,7 @@ from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.info import DEVICE, Plugin
 from ...protocol.plugins.static_devices import SOURCE, StaticResource
 from ..io.device_nodes import NOT_FINISHED, NodePort, NodeWatch
+from ..io.node_access import NodeAccess
 
 #: Seconds after a change until the next look, since devices come with several nodes and links.
 SETTLE: Final = 0.05
@@ -42,17 +43,24 @@ class StaticDevices:
     """The task that looks for static devices. It goes on after a crash of itself."""
 
     def __init__(
-        self, nodes: NodePort, devices: Address[InstanceMessage], rescan: float, uid: int, log: Logger
+        self,
+        nodes: NodePort,
+        devices: Address[InstanceMessage],
+        rescan: float,
+        uid: int,
+        access: NodeAccess,
+        log: Logger,
     ) -> None:
         """Report to ``devices``, the devices actor; look every ``rescan`` seconds, and after each change.
 
-        ``uid`` is the user of the daemon.
+        ``uid`` is the user of the daemon, and ``access`` who may open nodes.
         """
         self._nodes = nodes
         self._devices = devices
         self._rescan = rescan
         self._uid = uid
         self._log = log
+        self._access = access
         self._offers: dict[str, _Offer] = {}
         self._generation = 0
         self._wake = trio.Event()
@@ -86,6 +94,11 @@ class StaticDevices:
         for name, resource in resources.items():
             found = list(self._nodes.find(resource))
             is_finished &= all(node.problem != NOT_FINISHED for node in found)
+            if resource.access is not None:
+                found = [attrs.evolve(node, problem=node.problem or self._access.mend(node)) for node in found]
+                for path in resource.nodes:
+                    if (shared := self._nodes.look(path)) is not None and shared.problem is None:
+                        self._access.mend(shared)  # If that is not possible, whoever asks for a lease is told so.
             offer = self._offers.get(name) or self._added(name, resource, now)
             if offer.is_new and not found:
                 self._log.event(Level.WARNING, "no device matches", name=name, match=offer.where, advice=_NONE_ADVICE)
@@ -96,7 +109,9 @@ class StaticDevices:
         self._generation += 1
         where = ", ".join(resource.paths or (f"{key}={text}" for key, text in resource.match.items()))
         plugin = Plugin(DEVICE, name, where, ("v1beta1",), f'devices."{name}"', self._generation)
-        offer = self._offers[name] = _Offer(plugin, resource, self._nodes, self._devices, self._uid, self.look_again)
+        offer = self._offers[name] = _Offer(
+            plugin, resource, self._nodes, self._devices, self._uid, self.look_again, self._access
+        )
         key = plugin.socket, plugin.generation
         self._devices.send_nowait(InstanceAdded(plugin, DeviceOptions(), SOURCE, now, offer))
         self._devices.send_nowait(InstanceRole(*key, active=True))
@@ -118,6 +133,7 @@ class _Offer:
     _address: Address[InstanceMessage]
     _uid: int
     _look_again: Callable[[], None]
+    _access: NodeAccess
     _devices: ListedNodes | None = None
 
     @property
@@ -150,7 +166,10 @@ class _Offer:
     def _answer(self, call: AllocateAsked) -> Allocated | AllocationRefused:
         try:
             nodes = {device: self._node(device) for device in call.devices}
-            made = answer(self.resource, self.plugin.name, nodes, [self._shared(path) for path in self.resource.nodes])
+            shared = [self._shared(path) for path in self.resource.nodes]
+            made = answer(self.resource, self.plugin.name, nodes, shared)
+            if self.resource.access is not None:
+                self._admit(call, [*nodes.values(), *shared])
         except (_GoneError, AnswerError) as error:
             self._look_again()
             return AllocationRefused(call.lease, call.resource, str(error))
@@ -166,12 +185,17 @@ class _Offer:
             raise _GoneError(f"{device} of {self.plugin.name} is not given: {now.problem}")
         return attrs.evolve(now, attributes=known.attributes)
 
-    def _shared(self, path: str) -> str:
+    def _admit(self, call: AllocateAsked, nodes: Sequence[FoundNode]) -> None:
+        why = self._access.give(call.lease, call.uid, nodes, self.resource.permissions)
+        if why is not None:
+            raise _GoneError(f"no lease of {self.plugin.name} gives access to {why}")
+
+    def _shared(self, path: str) -> FoundNode:
         node = self._nodes.look(path)
         problem = "it is missing" if node is None else node.problem
         if node is None or problem is not None:
             raise _GoneError(f"the node {path}, which all devices of {self.plugin.name} share, is not given: {problem}")
-        return node.node
+        return node
 
 
 class _GoneError(Exception):

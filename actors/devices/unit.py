@@ -19,6 +19,7 @@ from .state import ResourceWriter, StateStore
 
 if TYPE_CHECKING:
     from ..io.device_nodes import NodePort
+    from ..io.node_access import NodeAccess
     from .static import StaticDevices
 
 
@@ -54,10 +55,20 @@ class StaticUnit:
     """The task that looks for static devices."""
 
     def __init__(
-        self, nodes: Callable[[], NodePort], devices: Address[InstanceMessage], config: Config, uid: int, log: Logger
+        self,
+        nodes: Callable[[], NodePort],
+        devices: Address[InstanceMessage],
+        config: Config,
+        uid: int,
+        access: NodeAccess,
+        log: Logger,
     ) -> None:
-        """Look for the devices of ``config`` at ``nodes``, as user ``uid``, and report to ``devices``."""
+        """Look for the devices of ``config`` at ``nodes``, as user ``uid``, and report to ``devices``.
+
+        ``access`` is who may open the nodes.
+        """
         self._nodes = nodes
+        self._access = access
         self._devices = devices
         self._rescan = config.rescan
         self._uid = uid
@@ -84,5 +95,5 @@ class StaticUnit:
         if self._task is None:
             from .static import StaticDevices
 
-            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid, self._log)
+            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid, self._access, self._log)
         await self._task.run(lambda: self._resources)

@@ -7,6 +7,7 @@ network namespace of a service.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import os
@@ -18,6 +19,17 @@ from typing import Final, Protocol, Self
 
 import attrs
 
+from ...protocol.devices.access import (
+    ADVICE,
+    ATTRIBUTE,
+    Acl,
+    acl_of_mode,
+    decoded,
+    encoded,
+    users_of,
+    why_open,
+    with_users,
+)
 from ...protocol.devices.static import MAX_DEVICES, FoundNode
 from ...protocol.plugins.static_devices import StaticResource
 from ..trust.directories import who_may_replace
@@ -25,6 +37,8 @@ from .file_watch import FileWatch
 
 #: Bytes of an attribute in sysfs that are read.
 _MOST: Final = 256
+#: Bytes of what udev knows of a device that are read.
+_MOST_OF_UDEV: Final = 1024 * 1024
 #: Directories of a device and of the devices above it in which its attributes are looked for.
 _LEVELS: Final = 16
 _LINKS: Final = 40
@@ -61,7 +75,17 @@ class NodePort(Protocol):
         """Return what the node at ``path``, or the one to which it leads, is now; None if there is none."""
 
     def watch(self, resources: Iterable[StaticResource]) -> NodeWatch:
-        """Watch the directories in which nodes of these resources can come and go."""
+        """Watch the directories in which nodes of these resources can come and go.
+
+        Where access goes by leases, a change of their permissions counts, too.
+        """
+
+    def admit(self, node: FoundNode, users: Mapping[int, int], *, only: bool) -> str | None:
+        """Let ``users`` open a node, each as far as it says, and with ``only`` no other user.
+
+        Return why the node stays as it is: it is another one by now, others may open it anyway, or it cannot be
+        changed.
+        """
 
 
 @attrs.frozen
@@ -108,11 +132,10 @@ class DeviceNodes:
             status = os.stat(node, follow_symlinks=False)
         except OSError:
             return None
-        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+        if (number := _number(status)) is None:
             return FoundNode(path, node, "", problem="it is neither a character nor a block device")
-        kind = "char" if stat.S_ISCHR(status.st_mode) else "block"
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        place = os.path.realpath(f"{self.sysfs}/dev/{kind}/{number}")
+        kind, device = "char" if number[0] == "c" else "block", number[1:]
+        place = os.path.realpath(f"{self.sysfs}/dev/{kind}/{device}")
         uuid = dict[str, str]()
         if kind == "char" and os.major(status.st_rdev) == _NVIDIA:
             place, uuid = self._of_nvidia(os.minor(status.st_rdev))
@@ -121,10 +144,10 @@ class DeviceNodes:
         return FoundNode(
             path,
             node,
-            f"{kind[0]}{number}",
+            number,
             place.removeprefix(self.sysfs),
             (_attributes(place) if place else {}) | uuid,
-            _replaceable(path) or self._unfinished(f"{kind[0]}{number}"),
+            _replaceable(path) or self._unfinished(number),
         )
 
     def _of_nvidia(self, minor: int) -> tuple[str, dict[str, str]]:
@@ -150,12 +173,59 @@ class DeviceNodes:
     def watch(self, resources: Iterable[StaticResource]) -> FileWatch:
         """See :class:`NodePort`."""
         directories = dict[str, None]()
+        resources = tuple(resources)
         for resource in resources:
             for pattern in (*resource.paths, *resource.nodes):
                 directories.update(dict.fromkeys(_directories(pattern)))
             if resource.match:
                 directories[self.dev] = None
-        return FileWatch(*directories, names=True)
+        by_leases = any(resource.access is not None for resource in resources)
+        return FileWatch(*directories, names=True, attributes=by_leases)
+
+    def admit(self, node: FoundNode, users: Mapping[int, int], *, only: bool) -> str | None:
+        """See :class:`NodePort`. The node is never opened, since that alone can change a device."""
+        try:
+            descriptor = os.open(node.node, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            return f"its access cannot be changed: {error.strerror}"
+        try:
+            status = os.fstat(descriptor)
+            if _number(status) != node.number:
+                return "it is another device by now"
+            path = f"/proc/self/fd/{descriptor}"
+            before = _acl_of(path, status.st_mode)
+            why = why_open(before, status.st_uid, status.st_gid, os.geteuid()) or self._why_tagged(node.number)
+            if why is not None:
+                return f"{why}: {ADVICE}"
+            after = with_users(before, users if only else {**users_of(before), **users})
+            if after != before:
+                os.setxattr(path, ATTRIBUTE, encoded(after))
+        except (OSError, ValueError) as error:
+            return f"its access cannot be changed: {getattr(error, 'strerror', error)}"
+        finally:
+            os.close(descriptor)
+        return None
+
+    def _why_tagged(self, number: str) -> str | None:
+        lines = _read(f"{self.udev}/data/{number}", _MOST_OF_UDEV).splitlines()
+        # A tag that a rule has taken away remains as G; versions of udev without Q have no V either.
+        kind = "Q" if any(line.startswith("V:") for line in lines) else "G"
+        return "udev lets whoever sits at the machine open it (uaccess)" if f"{kind}:uaccess" in lines else None
+
+
+def _number(status: os.stat_result) -> str | None:
+    """Return the kind and the number of a device node; None for any other file."""
+    kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+    return None if kind is None else f"{kind}{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+
+
+def _acl_of(path: str, mode: int) -> Acl:
+    try:
+        return decoded(os.getxattr(path, ATTRIBUTE))
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+        return acl_of_mode(mode)
 
 
 def _directories(pattern: str) -> Iterator[str]:

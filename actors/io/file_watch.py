@@ -19,16 +19,19 @@ _NAMES = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags
 class FileWatch:
     """Waits for changes of the files at ``paths``, or of the ``names`` in directories; a context manager.
 
+    With ``attributes``, a change of the permissions of a file in the directories counts, too.
+
     Moving a directory above it causes no event, and inotify may be missing. So the caller must also look periodically.
     """
 
-    def __init__(self, *paths: str, names: bool = False) -> None:
+    def __init__(self, *paths: str, names: bool = False, attributes: bool = False) -> None:
         self._inotify: INotify | None = None
+        mask = _NAMES | flags.DONT_FOLLOW | (flags.ATTRIB if attributes else 0) if names else _MASK
         with suppress(OSError):
             self._inotify = INotify(nonblocking=True)
             for path in paths:
                 with suppress(OSError):
-                    self._inotify.add_watch(path, _NAMES | flags.DONT_FOLLOW if names else _MASK)
+                    self._inotify.add_watch(path, mask)
 
     def __enter__(self) -> Self:
         return self

@@ -24,6 +24,7 @@ from ...protocol.leases import effects as e
 from ...protocol.leases import messages as m
 from ...protocol.leases.book import Book
 from ...protocol.leases.values import Lease, LeaseState
+from ..io.node_access import NodeAccess
 from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
 from .inbox import LeasesInbox
@@ -48,6 +49,7 @@ class LeaseActor:
         saving: Saving,
         owners: Owners,
         files: CdiWriter,
+        access: NodeAccess,
         memory: LeasesMemory,
         log: LeaseLog,
     ) -> None:
@@ -57,13 +59,14 @@ class LeaseActor:
         self._saving = saving
         self._owners = owners
         self._files = files
+        self._access = access
         self._memory = memory
         self._log = log
 
     async def run(self) -> None:
         """Own the leases until cancelled."""
         while True:
-            self._memory.withheld = self._book.withheld
+            self._memory.withheld = self._access.withheld = self._book.withheld
             self._publish()
             await self._take_one()
             for _ in range(BATCH):
@@ -102,6 +105,7 @@ class LeaseActor:
         self._owners.forget_all()
         kept = self._saving.start_again()
         self._log.keep(kept)
+        self._access.begin(kept.leases, kept.withheld)
         self._carry_out(self._book.start_again(kept, self._memory.notified, trio.current_time()))
         for lease, address in self._memory.take_calls():
             address.send_nowait(m.CallWithdrawn(lease))
@@ -139,6 +143,7 @@ class LeaseActor:
         self._memory.note(message)
         if isinstance(message, m.LeasesRead):
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
+            self._access.begin(message.kept.leases, message.kept.withheld)
 
     def _tell_reader(self, reader: m.LeasesAsked | m.DrainsAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:
@@ -194,6 +199,8 @@ class LeaseActor:
                     self._files.write(effect.lease)
                 case e.RemoveFile():
                     self._files.remove(effect.cdi_name)
+                case e.EndAccess():
+                    self._access.end(effect.id)
                 case e.ShowLease():
                     self._log.show(self._memory.show(effect.lease), effect.lease)
                 case e.ShowDrain():

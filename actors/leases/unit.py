@@ -27,6 +27,7 @@ from .store import LeaseStore
 
 if TYPE_CHECKING:
     from ...protocol.leases.book import Book
+    from ..io.node_access import NodeAccess
 
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
@@ -59,11 +60,12 @@ class LeaseUnit:
         *,
         operators: frozenset[int],
         resources: Mapping[str, ResourceConfig] = BUILT_IN,
+        access: NodeAccess,
         closed: str | None = None,
     ) -> None:
         """Keep in ``store`` what is to outlive a restart; ``ports`` are opened with it.
 
-        No lease is given if there is a reason in ``closed``.
+        ``access`` is who may open device nodes. No lease is given if there is a reason in ``closed``.
         """
         self.inbox = LeasesInbox()
         self._store = store
@@ -73,6 +75,7 @@ class LeaseUnit:
         self._rules = _rules_of(config, operators, resources)
         #: Whose plugins may say anything: root's, and those of the user of the daemon.
         self._privileged = operators
+        self._access = access
         self._closed = closed
         self._saving = Saving(store, self.inbox, log)
         self._log = LeaseLog(log, self._wall)
@@ -94,6 +97,7 @@ class LeaseUnit:
           ConfigError: if the store is another daemon's.
         """
         kept = self._kept = await self._saving.open()
+        self._access.begin(kept.leases, kept.withheld)
         self._ports = ports = self._open_ports()
         self._owners = Owners(ports.owners, ports.clock, self.inbox)
         self._files = CdiWriter(self._find_cdi_store, self.inbox, self._logger)
@@ -136,7 +140,7 @@ class LeaseUnit:
         from .actor import LeaseActor
 
         actor = LeaseActor(
-            self.inbox, self._new_book(), self._saving, self._owners, self._files, self.memory, self._log
+            self.inbox, self._new_book(), self._saving, self._owners, self._files, self._access, self.memory, self._log
         )
         kept, self._kept = self._kept, None
         if kept is None:

@@ -49,6 +49,7 @@ from ..health.inboxes import Inboxes
 from ..health.liveness import LivenessConfig
 from ..io.descriptors import RESERVED, DescriptorReserve, most_connections
 from ..io.exact_connect import can_connect_to_descriptors
+from ..io.node_access import NodeAccess
 from ..logs.limited import LimitedLog
 from ..messaging.callers import Callers
 from ..messaging.mailbox import Inbox
@@ -135,12 +136,14 @@ class Node:
 
         state = ports.state(config, self._log)
         open_ports = partial(ports.leases, config, self.status_socket)
-        self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, self._log)
+        access = NodeAccess(ports.nodes)
+        self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, access, self._log)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
         # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
-        self.static = StaticUnit(ports.nodes, self.devices.inbox, config, self.rules.users.own, self._log)
+        static = self.devices.inbox, config, self.rules.users.own, access, self._log
+        self.static = StaticUnit(ports.nodes, *static)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
         # Here, so that its errors are not raised from the block.
         self._handlers_at_start = handlers_at_start(

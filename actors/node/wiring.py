@@ -27,6 +27,7 @@ from ..grpc.client.channel import Channel
 from ..grpc.client.turns import Shared
 from ..grpc.endpoints import EndpointFiles, Endpoints
 from ..handlers.links import RESTARTS
+from ..io.node_access import NodeAccess
 from ..leases.store import LeaseStore
 from ..leases.unit import LeasePorts, LeaseUnit
 from ..status.metrics_port import MetricsPort
@@ -78,7 +79,7 @@ def lease_users_of(config: Config, users: Users) -> LeaseUsers:
 
 
 def leases_of(
-    config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], log: Logger
+    config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], access: NodeAccess, log: Logger
 ) -> LeaseUnit:
     """Return the lease actor of a node with its parts.
 
@@ -88,8 +89,16 @@ def leases_of(
     check_pools(config.leases.pools)
     why_not = _OBSERVING if config.observe else _NO_STATE
     closed = None if store.lasting or config.leases.without_state else why_not
-    operators = operators_of(users)
-    return LeaseUnit(store, ports, config.leases, log, operators=operators, resources=config.resources, closed=closed)
+    return LeaseUnit(
+        store,
+        ports,
+        config.leases,
+        log,
+        operators=operators_of(users),
+        resources=config.resources,
+        access=access,
+        closed=closed,
+    )
 
 
 def operators_of(users: Users) -> frozenset[int]:

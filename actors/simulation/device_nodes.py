@@ -6,8 +6,21 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Self
 
+import attrs
 import trio
 
+from ...protocol.devices.access import (
+    ADVICE,
+    GROUP_OBJ,
+    MASK,
+    READ,
+    WRITE,
+    Acl,
+    acl_of_mode,
+    users_of,
+    why_open,
+    with_users,
+)
 from ...protocol.devices.static import FoundNode
 from ...protocol.plugins.static_devices import StaticResource
 
@@ -17,6 +30,7 @@ class MemoryNodes:
 
     def __init__(self) -> None:
         self._nodes: dict[str, FoundNode] = {}
+        self._acls: dict[str, Acl] = {}
         self._changed = trio.Event()
 
     def plug(
@@ -28,15 +42,46 @@ class MemoryNodes:
         place: str = "",
         attributes: Mapping[str, str] | None = None,
         problem: str | None = None,
+        mode: int = 0o660,
     ) -> None:
-        """Plug in a device with a ``number`` such as ``c188:0``; its ``path`` is a link if ``node`` is another path."""
+        """Plug in a device with a ``number`` such as ``c188:0``; its ``path`` is a link if ``node`` is another path.
+
+        The node belongs to root, and has this ``mode`` and no other ACL.
+        """
         self._nodes[path] = FoundNode(path, node or path, number, place, attributes or {}, problem)
+        self._acls[node or path] = acl_of_mode(mode)
         self._change()
 
     def unplug(self, path: str) -> None:
         """Take the device at ``path`` out."""
         del self._nodes[path]
         self._change()
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Change the mode of the node at ``path``, and the mask of its ACL with it, as chmod(2) does."""
+        changed = {entry.tag: entry for entry in acl_of_mode(mode)}
+        acl = self._acls[path]
+        if any(entry.tag == MASK for entry in acl):
+            changed[MASK] = attrs.evolve(changed.pop(GROUP_OBJ), tag=MASK)
+        self._acls[path] = tuple(changed.get(entry.tag, entry) for entry in acl)
+        self._change()
+
+    def users(self, path: str) -> dict[int, str]:
+        """Return the users besides root who may open the node at ``path`` by its ACL, and how: ``r``, ``w``, ``rw``."""
+        acl = self._acls[path]
+        mask = next((entry.permissions for entry in acl if entry.tag == MASK), READ | WRITE)
+        bits = {uid: permissions & mask for uid, permissions in users_of(acl).items()}
+        return {uid: "r" * bool(each & READ) + "w" * bool(each & WRITE) for uid, each in bits.items() if each}
+
+    def admit(self, node: FoundNode, users: Mapping[int, int], *, only: bool) -> str | None:
+        """See :class:`~plugind.actors.io.device_nodes.NodePort`."""
+        before = self._acls[node.node]
+        if (why := why_open(before, 0, 0, 0)) is not None:
+            return f"{why}: {ADVICE}"
+        after = self._acls[node.node] = with_users(before, users if only else {**users_of(before), **users})
+        if after != before:
+            self._change()
+        return None
 
     def _change(self) -> None:
         self._changed.set()

@@ -130,7 +130,7 @@ def _encoded(text: str) -> str:
 # --- what a lease gets ------------------------------------------------------------------------------------------------
 
 
-def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], shared: Sequence[str]) -> Answer:
+def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], shared: Sequence[FoundNode]) -> Answer:
     """Return what a lease gets of ``nodes``, the devices of resource ``name`` by id.
 
     ``shared`` are the nodes that all devices share.
@@ -147,10 +147,11 @@ def answer(resource: StaticResource, name: str, nodes: Mapping[str, FoundNode], 
         )
         for name, template in resource.env.items()
     }
-    paths = dict.fromkeys((*(node.node for node in nodes.values()), *shared))
-    edits = tuple(Node(path, path, resource.permissions) for path in paths)
+    places = {node.node: node.identity for node in (*nodes.values(), *shared)}
+    edits = tuple(Node(path, path, resource.permissions) for path in places)
     identities = {identity_key(name, each): node.identity for each, node in nodes.items()}
-    return attrs.evolve(checked(Answer(env=env, nodes=edits)), identities=identities)
+    access = {} if resource.access is None else places
+    return attrs.evolve(checked(Answer(env=env, nodes=edits)), identities=identities, access=access)
 
 
 def _link(node: FoundNode) -> str:

@@ -171,7 +171,7 @@ def joined(answers: Mapping[str, Answer]) -> Answer:
         return next(iter(answers.values()))
     env, annotations, inside = _Words(), _Words("the annotation "), _Inside()
     names: tuple[str, ...] = ()
-    identities = dict[str, str]()
+    identities, access = dict[str, str](), dict[str, str]()
     for resource, answer in answers.items():
         env.put(resource, answer.env)
         annotations.put(resource, answer.annotations)
@@ -179,7 +179,8 @@ def joined(answers: Mapping[str, Answer]) -> Answer:
             inside.put(resource, edit)
         names = _once(names, answer.cdi_devices)
         identities.update(answer.identities)
-    return Answer(env.texts, inside.mounts, inside.nodes, annotations.texts, names, identities)
+        access.update(answer.access)
+    return Answer(env.texts, inside.mounts, inside.nodes, annotations.texts, names, identities, access)
 
 
 def _once(before: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:

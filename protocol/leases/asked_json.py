@@ -34,6 +34,8 @@ T = TypeVar("T")
 MAX_RESOURCES: Final = 64
 MAX_COUNT: Final = 1_000_000
 MAX_LABELS: Final = 64
+#: The largest uid: the next number means "no user" in the kernel's calls.
+MAX_UID: Final = 2**32 - 2
 #: Characters of one text; the id of a lease has a limit of its own.
 MAX_TEXT: Final = 1024
 #: Seconds of a wait and of a lease that ends at a time: 68 years.
@@ -273,6 +275,8 @@ def request_to_json(request: Request) -> dict[str, Json]:
         "container": request.container,
         "ignore_missing": request.ignore_missing,
         "stop_on_unhealthy": request.stop_on_unhealthy,
+        # Left out where nobody is meant, since an earlier daemon does not know the key.
+        **({} if request.for_uid is None else {"for_uid": request.for_uid}),
     }
 
 
@@ -293,6 +297,7 @@ def asked_from_json(body: bytes) -> LeaseBody:
         container=fields.get("container", _flag, _FLAG, default=False),
         ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
         stop_on_unhealthy=fields.get("stop_on_unhealthy", _flag, _FLAG, default=False),
+        for_uid=fields.get("for_uid", or_none(_uid), _UID, None),
     )
     name = fields.get("id", or_none(_name), _NAME, None)
     wait = fields.get("wait", or_none(seconds), _WAIT, None)
@@ -307,6 +312,7 @@ _RESOURCES: Final = (
 _IDS: Final = 'a list of ids of devices, such as ["GPU-0"]'
 _LABELS: Final = f'an object of at most {MAX_LABELS} texts of at most {MAX_TEXT} characters, such as {{"job": "7"}}'
 _FLAG: Final = "true or false"
+_UID: Final = "the uid of the user who is to have the lease, or null for the one who asks"
 _WAIT: Final = f"seconds from 0 to {MAX_SECONDS:.0f}, or null to fail at once if there are not enough devices"
 _NAME: Final = "another name for the lease than watch and recover, or null for one of plugind's"
 _KINDS: Final = (
@@ -355,6 +361,12 @@ def _kind(found: object) -> str:
 
 def _flag(found: object) -> bool:
     return exactly(bool, found)
+
+
+def _uid(found: object) -> int:
+    uid = exactly(int, found)
+    check_range(0, MAX_UID, uid)
+    return uid
 
 
 def _resources(found: object) -> dict[str, int]:

@@ -51,6 +51,7 @@ _MOST_DRAINS = 8
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
+_NOT_FOR_OTHERS = Failure(Problem.FORBIDDEN, "only root and the user of plugind may lease devices for another user")
 _REASONS = {
     Event.LEFT: "its caller has left",
     Event.NAMED_LEFT: "its caller has left",
@@ -403,6 +404,7 @@ class Book:
                 case Action.WITHHOLD:
                     self._withhold(entry)
                     self._write(e.SaveLease(entry.lease))
+                    self._end_access(entry)
                     self._forget_owner(entry)
                 case Action.END:
                     self._end(entry)
@@ -420,7 +422,8 @@ class Book:
         reason = {LeaseState.PENDING: _RESTARTED, LeaseState.HELD: None}.get(lease.state, lease.reason)
         filed = lease.cdi_name is not None
         found = attrs.evolve(lease, state=phase.shown, reason=reason)
-        entry = LeaseEntry(found, 0, phase, written=True, filed=filed)
+        admitted = lease.answer is not None and bool(lease.answer.access)
+        entry = LeaseEntry(found, 0, phase, written=True, filed=filed, admitted=admitted)
         self._add(entry)
         if phase is LeasePhase.UNCERTAIN:
             self._withhold(entry)
@@ -462,11 +465,17 @@ class Book:
     # --- to get a lease ---
 
     def _ask(self, asked: m.LeaseAsked) -> None:
+        asker, user = asked.uid, asked.request.for_uid
+        if user is not None:
+            if asker not in self._privileged:
+                self._refuse(asked.reply, asked.request, asker, _NOT_FOR_OTHERS)
+                return
+            asked = attrs.evolve(asked, uid=user)
         entry = None if asked.id is None else self._entries.get(asked.id)
         if entry is not None:
             failure = self._ask_again(entry, asked)
         else:
-            failure = self._refusal(asked)
+            failure = self._refusal(asked, asker)
             if failure is None:
                 entry = self._new_entry(asked)
         if failure is not None:
@@ -475,9 +484,9 @@ class Book:
             entry.tickets.add(asked.ticket)
             self._tickets[asked.ticket] = entry.lease.id
 
-    def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
+    def _refusal(self, asked: m.LeaseAsked, asker: int) -> Failure | None:
         failure = failure_of(asked, self._stock.pools)
-        failure = failure or reserved_failure_of(asked.id, asked.uid, self._rules.operators)
+        failure = failure or reserved_failure_of(asked.id, asker, self._rules.operators)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
         if failure is None and self.withheld is not None:
@@ -652,7 +661,8 @@ class Book:
             self._step(entry, Event.REFUSED, Failure(Problem.UNAVAILABLE, text))
         else:
             pre_start = self._stock.options(name).pre_start_required
-            self._call(entry, m.AllocateAsked(entry.lease.id, name, entry.lease.devices[name], pre_start, self._inbox))
+            lease = entry.lease
+            self._call(entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.uid))
 
     def _called(self, message: m.CallMessage) -> None:
         """Take what a plugin answers, unless the lease does not wait for that any more."""
@@ -672,6 +682,7 @@ class Book:
 
     def _prepared(self, entry: LeaseEntry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
         entry.preparing = None
+        entry.admitted |= isinstance(message, m.Allocated) and bool(message.answer.access)
         match message:
             case m.Allocated() if entry.phase is LeasePhase.ABANDONED:
                 self._step(entry, Event.PREPARED)
@@ -697,7 +708,9 @@ class Book:
                 text = f"{name}: the answer of its device plugin to Allocate cannot be used: {error}"
                 self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
                 return
-        if uid is None or uid not in self._privileged | {entry.lease.uid}:
+        # What root asks for on behalf of a user must not bring root the variables of that user's plugin.
+        asker = frozenset({entry.lease.uid} if entry.lease.request.for_uid is None else ())
+        if uid is None or uid not in self._privileged | asker:
             whose = user_words(uid)
             try:
                 answer, names = permitted(answer, name, self._rules.permitted)
@@ -972,6 +985,7 @@ class Book:
         lease = entry.lease
         if entry.filed and lease.cdi_name is not None:
             self._effects.append(e.RemoveFile(lease.id, lease.cdi_name))
+        self._end_access(entry)
         self._give_devices_back(entry)
         if entry.written:
             self._write(e.DeleteLease(lease.id))
@@ -989,6 +1003,11 @@ class Book:
             self._awaited.pop(entry.write, None)
         self._in_grace.pop(lease.id, None)
         del self._entries[lease.id]
+
+    def _end_access(self, entry: LeaseEntry) -> None:
+        if entry.admitted:
+            entry.admitted = False
+            self._effects.append(e.EndAccess(entry.lease.id))
 
     def _forget_plugin(self, entry: LeaseEntry) -> None:
         others = (other for other in self._entries.values() if other is not entry)

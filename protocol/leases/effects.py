@@ -186,6 +186,13 @@ class RemoveFile:
 
 
 @value
+class EndAccess:
+    """Let the user of a lease open nodes no more because of it, before others get its devices."""
+
+    id: str
+
+
+@value
 class ShowLease:
     """Show the lease as it is now. A lease that is gone is shown once."""
 
@@ -226,6 +233,7 @@ Effect = (
     | StopOwner
     | WriteFile
     | RemoveFile
+    | EndAccess
     | ShowLease
     | ShowDrain
     | Failed

@@ -66,6 +66,8 @@ class LeaseEntry:
     written: bool = False
     filed: bool = False
     watched: bool = False
+    #: Whether its user may open nodes because of it.
+    admitted: bool = False
     #: Whether its owner was told to stop, since a device is unhealthy.
     stopped: bool = False
     #: Whether subscribers know of it.

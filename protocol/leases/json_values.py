@@ -71,6 +71,7 @@ def request_of(content: Any, beside: Any) -> Request:
         container=exactly(bool, content["container"]),
         ignore_missing=exactly(bool, content["ignore_missing"]),
         stop_on_unhealthy=exactly(bool, content["stop_on_unhealthy"]),
+        for_uid=exactly_or_none(int, content.get("for_uid")),
     )
 
 
@@ -84,6 +85,7 @@ def answer_of(content: Any) -> Answer:
         cdi_devices=texts(content["cdi_devices"]),
         # An answer of an earlier version, or of a plugin, has none.
         identities=text_by_text(content.get("identities", {})),
+        access=text_by_text(content.get("access", {})),
     )
 
 
@@ -102,6 +104,7 @@ def answer_to_json(answer: Answer) -> dict[str, Json]:
         "annotations": dict(answer.annotations),
         "cdi_devices": list(answer.cdi_devices),
         **({"identities": dict(answer.identities)} if answer.identities else {}),
+        **({"access": dict(answer.access)} if answer.access else {}),
     }
 
 

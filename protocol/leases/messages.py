@@ -58,6 +58,8 @@ class AllocateAsked:
     #: Whether PreStartContainer follows.
     pre_start: bool
     reply: Address[CallMessage]
+    #: The user of the lease.
+    uid: int
 
 
 @value

@@ -138,6 +138,7 @@ def _json_of_request(request: Request, owner: _OwnerColumns) -> dict[str, object
         "stop_on_unhealthy": request.stop_on_unhealthy,
         "seconds": owner.seconds,
         "start_within": owner.start_within,
+        **({} if request.for_uid is None else {"for_uid": request.for_uid}),
     }
 
 

@@ -113,6 +113,8 @@ class Request:
     ignore_missing: bool = False
     #: Stop the process that owns the lease, by SIGTERM, when a device of it turns unhealthy.
     stop_on_unhealthy: bool = False
+    #: The user to whom root, or the user of plugind, gives the lease; None for a caller's own.
+    for_uid: int | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -184,6 +186,8 @@ class Answer:
     cdi_devices: tuple[str, ...] = ()
     #: What each static device was when it was given, by :func:`identity_key`.
     identities: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    #: The nodes that the user of the lease may open only because of it, by path, each with what it was.
+    access: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
     @property
     def needs_container(self) -> bool:

@@ -57,6 +57,8 @@ class StaticResource:
     permissions: str = "rw"
     #: How many leases can have a device at once.
     shared: int = 1
+    #: With ``acl``, only users who hold a lease of a device may open its nodes; None leaves the permissions alone.
+    access: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if bool(self.paths) == bool(self.match):
@@ -79,6 +81,8 @@ class StaticResource:
             raise ConfigError(f"the permissions are {_quoted(self.permissions)}: they are some of r, w and m")
         if not 1 <= self.shared <= MAX_SHARED:
             raise ConfigError(f"shared is {self.shared}: it must be a whole number from 1 to {MAX_SHARED}")
+        if self.access not in (None, "acl"):
+            raise ConfigError(f'access is {_quoted(self.access)}: it can be "acl"')
 
 
 def check_static(resources: Mapping[str, StaticResource]) -> None:

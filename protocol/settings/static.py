@@ -43,6 +43,7 @@ _FIELDS: Final[Mapping[str, Kind]] = {
     "env": _Texts(),
     "permissions": Text(),
     "shared": Integer(1),
+    "access": Text(),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,3 +90,16 @@ def engine(directory: Path, uid: int = 0) -> Engine:
     for path in (directory, *directory.rglob("*")):
         os.chown(path, uid, uid, follow_symlinks=False)
     return Engine(directory, uid)
+
+
+def python_of_all(directory: Path) -> str:
+    """Return an interpreter with plugind that all users reach, if there is one.
+
+    The environment of the tests may lie where only its owner reaches it.
+    """
+    python = directory / "bin" / "python3"
+    made = subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", directory], check=False)
+    for packages in directory.glob("lib/python*/site-packages"):
+        (packages / "tests.pth").write_text(f"{Path(__file__).parents[2]}/.links\n{Path(attrs.__file__).parents[1]}\n")
+    tried = subprocess.run([python, "-m", "plugind", "--version"], capture_output=True, check=False)
+    return sys.executable if made.returncode or tried.returncode else str(python)

@@ -20,6 +20,7 @@ PACKAGES = {
     "podman": "podman",
     "runc": "runc",
     "busybox": "busybox-static",
+    "bwrap": "bubblewrap",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",
     "nsenter": "util-linux",

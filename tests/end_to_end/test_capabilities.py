@@ -90,6 +90,23 @@ async def test_a_group_for_the_status_socket_needs_chown(tmp_path: Path) -> None
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (GROUP, 0o660)
 
 
+#: Lets a user open the node of the argument, as the daemon does for a lease.
+ADMIT = """
+import sys
+from plugind.actors.io.device_nodes import DeviceNodes
+nodes = DeviceNodes()
+print(nodes.admit(nodes.look(sys.argv[1]), {4711: 6}, only=True))
+"""
+
+
+def test_the_acl_of_a_node_of_root_needs_no_capability(tmp_path: Path) -> None:
+    node = tmp_path / "node"
+    os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    done = finish([*limited(), sys.executable, "-c", ADMIT, str(node)])
+    assert (done.stderr, done.stdout) == ("", "None\n")
+    assert os.listxattr(node) == ["system.posix_acl_access"]
+
+
 #: Asks the process of the argument to end, as the daemon does when a device of its lease turns unhealthy.
 STOP = """
 import sys

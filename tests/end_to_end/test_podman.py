@@ -7,7 +7,6 @@ import os
 import sqlite3
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,13 +17,12 @@ import attrs
 import pytest
 import trio
 
-from plugind.tests.end_to_end.containers import OPTIONS, engine
+from plugind.tests.end_to_end.containers import OPTIONS, engine, python_of_all
 from plugind.tests.end_to_end.leasing import ended, leases, listed, release
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon_process, finish
 
 pytestmark = pytest.mark.extended
 
-CHECKOUT = Path(__file__).parents[2]
 #: The user of the rootless engine.
 USER = 1000
 GPU, DATA, STATIC = "example.com/gpu", "example.com/data", "lab/static"
@@ -92,19 +90,6 @@ def served() -> Iterator[Served]:
             stack.callback(_end, plugin)
         trio.run(listed, started, GPU, DATA)
         yield Served(started, place, [python, "-m", "plugind"])
-
-
-def python_of_all(directory: Path) -> str:
-    """Return an interpreter with plugind that all users reach, if there is one: the hook of their containers runs it.
-
-    The environment of the tests may lie where only its owner reaches it.
-    """
-    python = directory / "bin" / "python3"
-    made = subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", directory], check=False)
-    for packages in directory.glob("lib/python*/site-packages"):
-        (packages / "tests.pth").write_text(f"{CHECKOUT}/.links\n{Path(attrs.__file__).parents[1]}\n")
-    tried = subprocess.run([python, "-m", "plugind", "--version"], capture_output=True, check=False)
-    return sys.executable if made.returncode or tried.returncode else str(python)
 
 
 def remove_files(state: Path) -> None:

@@ -63,12 +63,13 @@ def about(text: str) -> list[str]:
     [
         ((), BASE, 0.9),
         (("device-plugins",), BASE, 0.9),
+        (("devices",), BASE | {"PrivateDevices="}, 1.1),
         (("leases",), BASE | CHOWN | KILL, 1.3),
         (("metrics",), BASE | NETWORK, 1.6),
         (("other-users",), BASE | CHOWN | OVERRIDE, 1.4),
-        (drop_ins(), BASE | CHOWN | KILL | NETWORK | OVERRIDE, 2.2),
+        (drop_ins(), BASE | CHOWN | KILL | NETWORK | OVERRIDE | {"PrivateDevices="}, 2.4),
     ],
-    ids=["base", "device-plugins", "leases", "metrics", "other-users", "all"],
+    ids=["base", "device-plugins", "devices", "leases", "metrics", "other-users", "all"],
 )
 def test_the_unit_is_exposed_as_far_as_its_page_says(
     named: tuple[str, ...], exposed: set[str], most: float, tmp_path: Path

@@ -157,6 +157,21 @@ def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     assert (done.code, done.out, done.err) == (126, "", "plugind: /dev/null cannot be run: Permission denied\n")
 
 
+def test_without_bubblewrap_no_devices_are_taken_for_a_confined_command(
+    plugind: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = plugind([held()], "allocate", f"{GPU}=1", "--confine", "--", "/bin/true")
+    why = "plugind: --confine needs bwrap, which is not there: apt install bubblewrap\n"
+    assert (done.code, done.out, done.err, done.asked) == (125, "", why, [])
+
+
+@pytest.mark.parametrize("user", ["root", "0"])
+def test_a_lease_is_asked_for_another_user(plugind: Run, user: str) -> None:
+    (asked,) = plugind([held()], "allocate", f"{GPU}=1", "--ttl", "5", "--for-user", user).asked
+    assert asked.body["for_uid"] == 0
+
+
 def test_a_device_node_that_the_user_cannot_open_is_a_warning(tmp_path: Path) -> None:
     lease = attrs.evolve(LEASE, answer=Answer(nodes=(Node("/no/such", "/no/such"),)), warnings=("its plugin is slow",))
     done = process(tmp_path, [held(lease)], "allocate", f"{GPU}=1", "--", "true")

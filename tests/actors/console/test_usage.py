@@ -57,8 +57,9 @@ LINES = {
     ],
     "allocate": [
         "v.com/gpu=1",
-        *(f"v.com/gpu=1 --ttl 5 {more}" for more in ("-- true", "--until-release", "--stop-on-unhealthy")),
+        *(f"v.com/gpu=1 --ttl 5 {more}" for more in ("-- true", "--until-release", "--stop-on-unhealthy", "--confine")),
         "v.com/gpu=1 --start-within 10m --ttl 5",
+        "v.com/gpu=1 --ttl 5 --for-user nobody-here",
         "v.com/gpu=1 -o json -- true",
         "v.com/gpu=1 --",
         *(f"{resources} -- true" for resources in ("", "v.com/gpu", "v.com/gpu=0", "v.com/gpu=1 v.com/gpu=2")),

@@ -80,7 +80,7 @@ class Bench:
             self.added.append(message)
 
     def allocate(self, lease: str, *devices: str, pre_start: bool = False) -> None:
-        self._calls.send_nowait(AllocateAsked(lease, GPU, devices, pre_start, self.replies))
+        self._calls.send_nowait(AllocateAsked(lease, GPU, devices, pre_start, self.replies, uid=0))
 
     def prefer(self, lease: str, available: tuple[str, ...], include: tuple[str, ...], size: int) -> None:
         self._calls.send_nowait(PreferenceAsked(lease, GPU, available, include, size, self.replies))

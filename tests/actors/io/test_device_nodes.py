@@ -11,6 +11,8 @@ import pytest
 import trio
 
 from plugind.actors.io.device_nodes import DeviceNodes
+from plugind.protocol.devices.access import ATTRIBUTE, decoded, users_of
+from plugind.protocol.devices.static import FoundNode
 from plugind.protocol.plugins.static_devices import StaticResource
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which may make device nodes")
@@ -155,6 +157,65 @@ def test_the_attributes_of_a_pci_device_have_no_prefix(machine: Machine) -> None
     machine.link("class/gpu/gpu0", place)
     (found,) = machine.nodes.find(StaticResource(match={"subsystem": "gpu", "vendor": "10de"}))
     assert (found.node, found.attributes["product"]) == (str(machine.place / "dev" / "gpu0"), "2204")
+
+
+def found_alone(machine: Machine) -> FoundNode:
+    (found,) = machine.nodes.find(StaticResource((str(machine.place / "dev" / "*"),)))
+    return found
+
+
+def acl_of(path: Path) -> dict[int, int]:
+    return dict(users_of(decoded(os.getxattr(path, ATTRIBUTE))))
+
+
+def test_users_are_admitted_to_a_node_and_taken_away_again(machine: Machine) -> None:
+    node = machine.make("null0")
+    os.chmod(node, 0o660)
+    found = found_alone(machine)
+    assert machine.nodes.admit(found, {1000: 6, 1001: 4}, only=True) is None
+    assert acl_of(node) == {1000: 6, 1001: 4}
+    assert machine.nodes.admit(found, {1002: 6}, only=False) is None
+    assert acl_of(node) == {1000: 6, 1001: 4, 1002: 6}
+    assert machine.nodes.admit(found, {}, only=True) is None
+    assert not os.listxattr(node)
+    assert stat.S_IMODE(node.stat().st_mode) == 0o660
+
+
+def test_a_node_that_became_another_or_that_others_may_open_is_left_alone(machine: Machine) -> None:
+    node = machine.make("null0")
+    found = found_alone(machine)
+    os.chmod(node, 0o666)
+    assert (machine.nodes.admit(found, {1000: 6}, only=True) or "").startswith("everybody may open it: set OWNER")
+    os.chmod(node, 0o660)
+    os.chown(node, 1000, 0)
+    assert (machine.nodes.admit(found, {1000: 6}, only=True) or "").startswith("the user 1000 owns it")
+    node.unlink()
+    assert machine.nodes.admit(found, {}, only=True) == "its access cannot be changed: No such file or directory"
+    machine.make("null0", 5)
+    assert machine.nodes.admit(found, {1000: 6}, only=True) == "it is another device by now"
+    assert not os.listxattr(node)
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_open"),
+    [("Q:uaccess\nG:uaccess\nV:1\n", True), ("G:uaccess\nV:1\n", False), ("G:uaccess\n", True), ("V:1\n", False)],
+)
+def test_a_node_that_udev_opens_to_whoever_sits_at_the_machine_is_left_alone(
+    machine: Machine, lines: str, is_open: bool
+) -> None:
+    machine.make("null0")
+    (machine.place / "udev" / "data").mkdir()
+    (machine.place / "udev" / "data" / "c1:3").write_text(lines)
+    why = machine.nodes.admit(found_alone(machine), {}, only=True) or ""
+    assert why.startswith("udev lets whoever sits at the machine open it (uaccess): set OWNER") is is_open
+
+
+async def test_a_change_of_permissions_is_noticed_where_access_goes_by_leases(machine: Machine) -> None:
+    node = machine.make("null0")
+    resource = StaticResource((str(machine.place / "dev" / "*"),), access="acl")
+    with machine.nodes.watch([resource]) as watch, trio.fail_after(10):
+        os.chmod(node, 0o640)
+        await watch.wait()
 
 
 @pytest.mark.parametrize("pattern", ["dev/ttyUSB*", "dev/serial/by-id/*", "dev/*/port"])

@@ -11,10 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from plugind.actors.io.node_access import NodeAccess
 from plugind.actors.leases.actor import BATCH
 from plugind.actors.leases.cdi_writer import MemoryCdiStore
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.leases.unit import LeasePorts, LeaseUnit
+from plugind.actors.simulation.device_nodes import MemoryNodes
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from plugind.protocol.errors import StateError
 from plugind.protocol.leases import effects as e
@@ -33,7 +35,9 @@ async def running(store: MemoryLeaseStore, files: MemoryCdiStore | None = None) 
     ports = LeasePorts(
         MemoryOwnerProcesses(), MemoryBootClock(), lambda _: cdi, trio.current_time, lambda: next(numbers)
     )
-    unit = LeaseUnit(store, lambda: ports, LeasesConfig(), SILENT, operators=frozenset({0}))
+    unit = LeaseUnit(
+        store, lambda: ports, LeasesConfig(), SILENT, operators=frozenset({0}), access=NodeAccess(MemoryNodes)
+    )
     await unit.open()
     async with trio.open_nursery() as nursery:
         for run in unit.parts.values():

@@ -10,9 +10,11 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from plugind.actors.io.node_access import NodeAccess
 from plugind.actors.leases.cdi_writer import MemoryCdiStore
 from plugind.actors.leases.store import MemoryLeaseStore
 from plugind.actors.leases.unit import LeasePorts, LeaseUnit
+from plugind.actors.simulation.device_nodes import MemoryNodes
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.config import LeasesConfig
@@ -76,7 +78,14 @@ async def running(devices: int) -> AsyncIterator[Running]:
         lambda: 1e9 + trio.current_time() + sum(jump),
         lambda: next(bits),
     )
-    unit = LeaseUnit(MemoryLeaseStore(lasting=True), lambda: ports, LeasesConfig(), SILENT, operators=frozenset({0}))
+    unit = LeaseUnit(
+        MemoryLeaseStore(lasting=True),
+        lambda: ports,
+        LeasesConfig(),
+        SILENT,
+        operators=frozenset({0}),
+        access=NodeAccess(MemoryNodes),
+    )
     await unit.open()
     async with trio.open_nursery() as nursery:
         for part in unit.parts.values():

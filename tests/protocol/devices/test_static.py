@@ -121,7 +121,9 @@ def test_a_lease_gets_the_nodes_and_variables_of_its_devices() -> None:
     env = {"PORTS": "{path}", "IDS": "{id}", "LINKS": "{link}", "MODE": "fast"}
     resource = attrs.evolve(SERIAL, env=env, permissions="r")
     link = FoundNode("/dev/by-id/a", "/dev/ttyUSB1", "c188:1", "/devices/usb2")
-    made = answer(resource, "lab/serial", {"ttyUSB0": FIRST, "a": link}, ["/dev/common"])
+    made = answer(
+        resource, "lab/serial", {"ttyUSB0": FIRST, "a": link}, [FoundNode("/dev/common", "/dev/common", "c1:3")]
+    )
     assert made.env == {
         "PORTS": "/dev/ttyUSB0,/dev/ttyUSB1",
         "IDS": "ttyUSB0,a",

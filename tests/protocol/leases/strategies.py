@@ -34,6 +34,7 @@ requests = st.builds(
     container=st.booleans(),
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),
+    for_uid=st.none() | st.integers(0, 2**32 - 2),
 )
 answers = st.builds(
     v.Answer,
@@ -42,6 +43,7 @@ answers = st.builds(
     nodes=st.lists(st.builds(v.Node, texts, texts, texts), max_size=2).map(tuple),
     annotations=mappings,
     cdi_devices=some,
+    access=mappings,
 )
 #: Those that are written.
 leases = st.builds(

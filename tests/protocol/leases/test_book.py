@@ -44,6 +44,7 @@ ONE = request((GPU, 1))
 BOTH = request((GPU, 1), (NIC, 1))
 INIT = ProcessIdentity(77, 8, "boot")
 OTHER_INIT = ProcessIdentity(78, 9, "boot")
+FOR_ALICE = attrs.evolve(ONE, for_uid=ALICE)
 IN_CONTAINER = attrs.evolve(ONE, container=True)
 TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: {}, Available: {}"
 
@@ -318,6 +319,18 @@ def test_variables_are_taken_from_plugins_of_root_and_of_the_asker(plugin: int |
     assert (dict(answer.env), len(asker.lease.warnings)) == (({"LD_PRELOAD": "/evil.so"}, 0) if taken else ({}, 1))
 
 
+@pytest.mark.parametrize(("plugin", "taken"), [(0, True), (ALICE, False)])
+def test_root_gets_no_variables_of_a_users_plugin_with_a_lease_for_that_user(plugin: int, taken: bool) -> None:
+    node = Node("a")
+    asker = node.ask(FOR_ALICE, id="x", uid=ROOT)
+    node.save()
+    node.send(m.Allocated("x", GPU, Answer({"LD_PRELOAD": "/evil.so"}), uid=plugin))
+    node.save()
+    answer = asker.lease.answer
+    assert answer is not None
+    assert bool(answer.env) is taken
+
+
 def test_a_mount_of_another_users_plugin_frees_the_devices_until_a_reload_permits_it() -> None:
     node = Node("a")
     answer = Answer(mounts=(Mount("/", "/"),))
@@ -357,6 +370,36 @@ def test_a_mapped_variable_of_another_users_plugin_needs_a_permit_of_its_own() -
         f"{GPU}: the answer of its device plugin to Allocate cannot be used",
     )
     assert node.states() == []
+
+
+def test_access_to_nodes_ends_before_others_get_the_devices_and_also_where_another_plugin_fails() -> None:
+    node = Node("a")
+    node.offer("n", resource=NIC)
+    given = Answer(access={"/dev/a": "c1:3"})
+    node.ask(BOTH, id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, given, uid=0))
+    waiting = node.ask(id="y", wait=10)
+    node.effects.clear()
+    node.send(m.AllocationRefused("x", NIC, "no"))
+    assert [effect for effect in node.effects if isinstance(effect, e.EndAccess)] == [e.EndAccess("x")]
+    node.save()
+    node.send(m.Allocated("y", GPU, given, uid=0))
+    node.save()
+    assert waiting.lease.answer == given
+    effects = node.send(m.ReleaseAsked(("y",), ALICE, Inbox()))
+    assert effects[0] == e.EndAccess("y")
+
+
+def test_access_to_nodes_ends_where_another_plugin_may_still_prepare_devices() -> None:
+    node = Node("a")
+    node.offer("n", resource=NIC)
+    node.ask(BOTH, id="x")
+    node.save()
+    node.send(m.Allocated("x", GPU, Answer(access={"/dev/a": "c1:3"}), uid=0))
+    effects = node.send(m.AllocationLost("x", NIC, PLUGIN, "no answer"))
+    assert e.EndAccess("x") in effects
+    assert node.states() == ["uncertain"]
 
 
 def test_answers_that_contradict_each_other_free_all() -> None:
@@ -516,6 +559,29 @@ def test_an_id_as_operators_tools_have_it_is_for_root_alone(name: str) -> None:
     problem, text = node.ask(id=name).why
     assert (problem, text) == ("forbidden", f"{why} tools: give the lease another id")
     assert node.hold(id=name, uid=ROOT).id == name
+
+
+def test_a_lease_for_another_user_belongs_to_that_user_and_may_have_an_id_of_roots_tools() -> None:
+    node = Node("a", limits=LeaseLimits(leases=1))
+    lease = node.hold(FOR_ALICE, id="slurm:7", uid=ROOT)
+    assert lease.uid == ALICE
+    assert node.ask(FOR_ALICE, id="slurm:7", uid=ROOT).lease == lease
+    assert node.ask(FOR_ALICE, uid=ROOT).why[0] == "limit", "it counts for her limits"
+    assert node.release("slurm:7", uid=BOB) == Failure(Problem.FORBIDDEN, "lease slurm:7 belongs to another user")
+    assert node.release("slurm:7", uid=ALICE) == m.Released(("slurm:7",))
+
+
+def test_root_gets_no_lease_for_a_user_by_the_id_of_one_that_the_user_asked_for() -> None:
+    """Its answer may have variables of a plugin of that user."""
+    node = Node("a")
+    node.hold(id="x")
+    assert node.ask(FOR_ALICE, id="x", uid=ROOT).why == ("usage", "lease x exists with another request")
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+def test_only_root_leases_for_another_user(uid: int) -> None:
+    why = "only root and the user of plugind may lease devices for another user"
+    assert Node("a").ask(FOR_ALICE, uid=uid).why == ("forbidden", why)
 
 
 def test_a_lease_whose_devices_are_unhealthy_is_not_given_again_but_stays() -> None:

@@ -66,6 +66,7 @@ _requests = st.builds(
     container=st.booleans(),
     ignore_missing=st.booleans(),
     stop_on_unhealthy=st.booleans(),
+    for_uid=st.none() | st.integers(0, 2**32 - 2),
 )
 #: Without the two ids that are other paths of the status socket.
 _ids = words.filter(lambda word: word not in ("watch", "recover"))
