@@ -187,7 +187,7 @@ class Node:
             leases=self.leases.inbox,
             refresh_facts=self.links.refresh_facts,
             port=self._metrics_port,
-            remote=self._remote_handlers,
+            remote=self.remote_handlers,
         )
         self.watchers = Watchers(config.roots, ports.directory, self._run_watcher)
         self._device_server = self._make_device_server()
@@ -293,9 +293,9 @@ class Node:
         for spec in self._specs():
             self._children.start(spec)
         if self.config.handler_uids or self.config.handler_grace:
-            self._remote_handlers().add_all()
+            self.remote_handlers().add_all()
 
-    def _remote_handlers(self) -> RemoteHandlers:
+    def remote_handlers(self) -> RemoteHandlers:
         """Return the handlers in other processes, which most nodes never have."""
         if self._remote is None:
             from ..handlers.remote import RemoteHandlers

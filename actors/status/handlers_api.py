@@ -105,7 +105,6 @@ class HandlersApi:
                 await send(_lines(event_to_json(event, now) for event in events) or b"\n")
                 if not session.synced and now >= session.since + HOLD_WITHIN:
                     return await send(_lines([{"error": f"what it holds was not said within {HOLD_WITHIN:g} s"}]))
-            await send(_lines([{"error": "plugind stops, or has ended this session: connect again"}]))
         finally:
             self.handlers.close(session)
 

@@ -6,17 +6,18 @@ the clients of ``plugind.client``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, assert_never
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from ..handlers.remote import MOST_OPEN, Ask, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
+from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ..leases.asked_json import Fields, fields_of, or_none, word
-from ..leases.json_values import every, exactly, text_by_text
+from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
 from ..plugins.health import Health
 from ..plugins.info import Plugin
 from ..text import encodable
 from ..values import value
 from ..version import __version__
+from .status_values import StatusFormError
 
 if TYPE_CHECKING:
     from ..status.json import Json
@@ -127,6 +128,31 @@ class HealthBody:
     plugins: tuple[HealthPosted, ...]
 
 
+def held_to_json(session: str, instances: Iterable[Instance], *, more: bool) -> dict[str, Json]:
+    """Return the body of ``POST …/held``."""
+    held: list[Json] = [{"instance": each.id, "name": each.name, "socket": each.socket} for each in instances]
+    return {"session": session, "held": held, "more": more}
+
+
+def answer_to_json(session: str, asked: int, verdict: Verdict) -> dict[str, Json]:
+    """Return the body of ``POST …/answers`` with one answer."""
+    return {"session": session, "answers": [{"id": asked, "error": verdict.error, "cause": verdict.cause}]}
+
+
+def health_to_json(session: str, posted: HealthPosted) -> dict[str, Json]:
+    """Return the body of ``POST …/health`` for one instance."""
+    plugin: dict[str, Json] = {"instance": posted.instance, "reason": posted.reason, "warnings": [*posted.warnings]}
+    if posted.health is not None:
+        plugin["health"] = posted.health.value
+    if posted.facts is not None:
+        plugin["facts"] = dict(posted.facts)
+    if posted.usable is not None:
+        plugin["usable"] = posted.usable
+    if posted.gone is not None:
+        plugin["gone"] = posted.gone
+    return {"session": session, "plugins": [plugin]}
+
+
 _SESSION: Final = "the token of the line hello"
 _HELD: Final = (
     f'a list of at most {MOST_AT_ONCE} objects such as {{"instance": "8f-3", "name": "a.example", "socket": "/a"}}'
@@ -212,3 +238,87 @@ def _few(found: object) -> list[dict[str, object]]:
     if len(listed) > MOST_AT_ONCE:
         raise ValueError(f"there are {len(listed)}")
     return [exactly(dict, each) for each in listed]
+
+
+# --- what clients read of the lines -----------------------------------------------------------------------------------
+
+
+@value
+class Hello:
+    """The first line of a session."""
+
+    session: str
+    #: Seconds between two heartbeats.
+    heartbeat: float
+
+
+@value
+class Asked:
+    """An ask, as a handler gets it."""
+
+    id: int
+    kind: AskKind
+    #: None for a ping.
+    instance: Instance | None
+    #: How long the answer may take; None if it has no deadline.
+    seconds: float | None
+
+
+def hello_from_json(content: object) -> Hello:
+    """Return what the first line says.
+
+    Raises:
+      StatusFormError: if it is not of that form.
+    """
+    try:
+        hello = exactly(dict, exactly(dict, content)["hello"])
+        return Hello(exactly(str, hello["session"]), number(hello["heartbeat"]))
+    except WRONG_FORM as error:
+        raise StatusFormError(f"it is no first line that this version of plugind knows: {words_of(error)}") from error
+
+
+def event_from_json(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:
+    """Return what a line says; None if this version does not know it.
+
+    Raises:
+      StatusFormError: if it is not of the form that this version knows.
+    """
+    try:
+        return _event_of(content)
+    except WRONG_FORM as error:
+        raise StatusFormError(f"it is no line that this version of plugind knows: {words_of(error)}") from error
+
+
+def _event_of(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:
+    match content:
+        case {"ask": str(kind), "id": int(asked), **more}:
+            instance = _instance_of(exactly(dict, more["plugin"])) if "plugin" in more else None
+            return Asked(asked, AskKind(kind), instance, number(more["seconds"]) if "seconds" in more else None)
+        case {"withdrawn": int(asked)}:
+            return Withdrawn(asked)
+        case {"role": {"instance": str(of), "active": bool(active)}}:
+            return RoleTold(of, active)
+        case {"synced": True}:
+            return Synced()
+        case _:
+            return None
+
+
+def _instance_of(found: dict[str, Any]) -> Instance:
+    instance, name, socket = (exactly(str, found[key]) for key in _NAMES)
+    plugin = None
+    if "endpoint" in found:
+        device, inode = found["device"], found["inode"]
+        plugin = Plugin(
+            exactly(str, found["type"]),
+            name,
+            exactly(str, found["endpoint"]),
+            texts(found["versions"]),
+            socket,
+            int(instance.rpartition("-")[2]),
+            privileged=exactly(bool, found["privileged"]),
+            pid=exactly_or_none(int, found["pid"]),
+            uid=exactly_or_none(int, found["uid"]),
+            file=None if device is None else (exactly(int, device), exactly(int, inode)),
+        )
+    return Instance(instance, name, socket, plugin)
