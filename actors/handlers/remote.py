@@ -301,7 +301,7 @@ class RemoteHandler:
         """Take what a handler holds; ask it to deregister the rest, and return the number of the last such ask."""
         session.holds = held.keys() & self._registered.keys()
         self._owed.clear()
-        last = self._deregister(session, [held[unknown] for unknown in held.keys() - self._registered.keys()])
+        last = self._deregister(session, [each for each in held.values() if each.id not in self._registered])
         self._begin()
         return last
 
