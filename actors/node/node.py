@@ -173,7 +173,7 @@ class Node:
                 rules=self.rules,
                 observes=config.observe,
                 lease_users=wiring.lease_users_of(config, self.rules.users),
-                handler_users=frozenset().union(*config.handler_uids.values()),
+                handler_users=frozenset().union(*config.handler_uids.values()) - wiring.operators_of(self.rules.users),
                 heartbeat=max(StatusConfig().heartbeat, 3 * config.rescan),
             ),
             inbox=self.status,
