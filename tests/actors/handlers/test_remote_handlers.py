@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable
 
 import attrs
 import pytest
@@ -457,5 +456,3 @@ def test_at_most_so_many_asks_are_open() -> None:
     assert asks.to_send() == []
     asks.take(put[3].number)
     assert asks.to_send() == [put[MOST_OPEN]]
-
-
