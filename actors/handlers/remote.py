@@ -66,6 +66,8 @@ class Session:
         self.synced = False
         #: The ids of the registered instances that it holds.
         self.holds: set[str] = set()
+        #: The instances that it was not asked to deregister, because it hangs.
+        self.owed: list[Instance] = []
         #: The last ask before ``synced`` is sent; None once it was sent.
         self._synced_after: int | None = None
         self._events: deque[Withdrawn | RoleTold] = deque()
@@ -183,8 +185,6 @@ class RemoteHandler:
         self._is_back = trio.Event()
         #: The instances for which Register has begun, and Deregister has not.
         self._registered: dict[str, Instance] = {}
-        #: Those whose Deregister a hanging handler was not asked.
-        self._owed: dict[str, Instance] = {}
         self._links: dict[str, Link] = {}
 
     @property
@@ -222,7 +222,9 @@ class RemoteHandler:
         try:
             await self._ask(AskKind.DEREGISTER, instance)
         except HandlerAwayError:
-            self._owed[instance.id] = instance
+            # What a handler has that comes back is compared with what is registered.
+            if self.session is not None and self.session.synced:
+                self.session.owed.append(instance)
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Have each process that serves the type register and follow the plugin, and tell it the role."""
@@ -300,15 +302,14 @@ class RemoteHandler:
     def sync(self, session: Session, held: Mapping[str, Instance]) -> int:
         """Take what a handler holds; ask it to deregister the rest, and return the number of the last such ask."""
         session.holds = held.keys() & self._registered.keys()
-        self._owed.clear()
         last = self._deregister(session, [each for each in held.values() if each.id not in self._registered])
         self._begin()
         return last
 
     def recovered(self, session: Session) -> None:
         """Go on with a handler that hung."""
-        owed, self._owed = self._owed, {}
-        self._deregister(session, owed.values())
+        owed, session.owed = session.owed, []
+        self._deregister(session, owed)
         self._begin()
 
     def _deregister(self, session: Session, instances: Iterable[Instance]) -> int:
