@@ -51,6 +51,7 @@ GROUPS = {
     },
     "to write plugins": {
         "probe": "check a plugin's socket",
+        "probe-handler": "check a handler in another process",
         "fake": "play a plugin",
         "demo": "see a small node at work",
     },
@@ -63,7 +64,7 @@ _INVALID = re.compile(r"argument COMMAND: invalid choice: '(\S{1,64})' ")
 #: Commands that programs run. The help does not list them.
 _HIDDEN = ("lease-hook",)
 #: Commands for which the words after ``--`` are a command of the user.
-_RUNNING = ("allocate",)
+_RUNNING = ("allocate", "probe-handler")
 
 _EPILOG = """examples:
   plugind demo                                     a small node at work, nothing to set up

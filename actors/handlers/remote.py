@@ -184,7 +184,7 @@ class RemoteHandler:
         #: Set while a process serves the type.
         self._is_back = trio.Event()
         #: The instances for which Register has begun, and Deregister has not.
-        self._registered: dict[str, Instance] = {}
+        self.registered: dict[str, Instance] = {}
         self._links: dict[str, Link] = {}
 
     @property
@@ -210,13 +210,13 @@ class RemoteHandler:
 
     async def register(self, plugin: Plugin, link: Link) -> None:  # noqa: ARG002 - it names the links that follow
         """Have the handler register the plugin."""
-        instance = self._registered[self._instance(plugin).id] = self._instance(plugin)
+        instance = self.registered[self._instance(plugin).id] = self._instance(plugin)
         await self._register(instance)
 
     async def deregister(self, plugin: Plugin) -> None:
         """Have the handler deregister the plugin. One that is away is asked when it is back, if it has the plugin."""
         instance = self._instance(plugin)
-        self._registered.pop(instance.id, None)
+        self.registered.pop(instance.id, None)
         if self.session is not None:
             self.session.holds.discard(instance.id)
         try:
@@ -301,8 +301,8 @@ class RemoteHandler:
 
     def sync(self, session: Session, held: Mapping[str, Instance]) -> int:
         """Take what a handler holds; ask it to deregister the rest, and return the number of the last such ask."""
-        session.holds = held.keys() & self._registered.keys()
-        last = self._deregister(session, [each for each in held.values() if each.id not in self._registered])
+        session.holds = held.keys() & self.registered.keys()
+        last = self._deregister(session, [each for each in held.values() if each.id not in self.registered])
         self._begin()
         return last
 
@@ -358,7 +358,7 @@ class RemoteHandlers:
     #: Whether the node only observes plugins, and has no handlers.
     observes: bool = False
     log: Logger = SILENT
-    _by_type: dict[str, RemoteHandler] = attrs.field(factory=dict)
+    by_type: dict[str, RemoteHandler] = attrs.field(factory=dict)
     _sessions: dict[str, Session] = attrs.field(factory=dict)
     #: The handlers whose change was not sent yet, and those whose grace ends.
     _changes: dict[RemoteHandler, None] = attrs.field(factory=dict)
@@ -372,7 +372,7 @@ class RemoteHandlers:
             self._add(plugin_type)
 
     def _add(self, plugin_type: str) -> RemoteHandler:
-        handler = self._by_type[plugin_type] = RemoteHandler(plugin_type, self.epoch, self._note)
+        handler = self.by_type[plugin_type] = RemoteHandler(plugin_type, self.epoch, self._note)
         self.handlers.add(plugin_type, handler, lambda: handler.why_away)
         self.handlers.set_away(plugin_type, handler.why_away)
         self._note(handler)
@@ -387,7 +387,7 @@ class RemoteHandlers:
         """
         if self.observes:
             raise HandlerRefusedError("this plugind only observes plugins: it has no handlers")
-        handler = self._by_type.get(plugin_type)
+        handler = self.by_type.get(plugin_type)
         if handler is None:
             check_type(plugin_type, InfoLimits())
             if plugin_type in self.handlers:

@@ -114,6 +114,9 @@ class Asks:
         self._ready: dict[int, Ask] = {}
         self._open: dict[int, Ask] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._names.values()))
+
     @property
     def can_send(self) -> bool:
         """Whether an ask can be sent now."""

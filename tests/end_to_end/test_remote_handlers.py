@@ -130,3 +130,31 @@ def test_a_killed_daemon_and_a_killed_handler_come_back_and_nothing_is_registere
         for process in processes:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "handler", "code", "last"),
+    [
+        ((), PYTHON, 0, "ok      it deregisters what it has from another run of plugind"),
+        (
+            ("--keeps",),
+            PYTHON,
+            1,
+            "FAILED  killed and started again, it still has the plugin: …/held does not have the instance",
+        ),
+        (
+            ("--name", "stranger"),
+            PYTHON,
+            1,
+            "FAILED  it accepts and registers a plugin, and follows it: validate of stranger: stranger is not ours",
+        ),
+        ((), "raise SystemExit(3)", 1, "FAILED  it connects, and says what it has: it has ended with code 3"),
+    ],
+)
+def test_a_handler_is_probed(options: tuple[str, ...], handler: str, code: int, last: str) -> None:
+    probe = (sys.executable, "-m", "plugind", "probe-handler", *options, "SensorPlugin", "--")
+    done = subprocess.run(
+        [*probe, sys.executable, "-c", handler, "{status}"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1] == last
