@@ -183,7 +183,7 @@ class Probe:
         self.handlers.close(self.session)
         await self.connects()
         with trio.move_on_after(ANSWER):
-            while len(self.session.asks):
+            while len(self.session.asks):  # noqa: ASYNC110 - nobody is told of the answers to these asks
                 await trio.sleep(0.01)
             return
         raise _WrongError(f"it has not answered within {ANSWER:g} s")
