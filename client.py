@@ -40,19 +40,26 @@ if _typing.TYPE_CHECKING:
         NotReadyError,
     )
     from .actors.client.holding import HeldLease
+    from .actors.client.serving import HandlerAsk, Serving
     from .actors.client.sync import SyncClient, SyncWatch
+    from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
+    from .protocol.plugins.health import Health
     from .protocol.plugins.status import PluginStatus, StateName
 
 __all__ = [
+    "AskKind",
     "Client",
     "ClientError",
     "DaemonError",
     "DeviceStatus",
+    "HandlerAsk",
+    "Health",
     "HeldLease",
+    "Instance",
     "Lease",
     "LeaseFailedError",
     "LeaseLostError",
@@ -64,6 +71,8 @@ __all__ = [
     "ResourceState",
     "ResourceStatus",
     "RetryAnswer",
+    "RoleTold",
+    "Serving",
     "StateName",
     "SyncClient",
     "SyncWatch",
@@ -73,11 +82,15 @@ __all__ = [
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
     _HOMES = {
+        "AskKind": ".protocol.handlers.remote",
         "Client": ".actors.client.client",
         "ClientError": ".actors.client.errors",
         "DaemonError": ".actors.client.errors",
         "DeviceStatus": ".protocol.plugins.devices",
+        "HandlerAsk": ".actors.client.serving",
+        "Health": ".protocol.plugins.health",
         "HeldLease": ".actors.client.holding",
+        "Instance": ".protocol.handlers.remote",
         "Lease": ".protocol.leases.values",
         "LeaseFailedError": ".actors.client.errors",
         "LeaseLostError": ".actors.client.errors",
@@ -89,6 +102,8 @@ if not _typing.TYPE_CHECKING:
         "ResourceState": ".protocol.plugins.devices",
         "ResourceStatus": ".protocol.plugins.devices",
         "RetryAnswer": ".protocol.messages.reconciler",
+        "RoleTold": ".protocol.handlers.remote",
+        "Serving": ".actors.client.serving",
         "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
         "SyncWatch": ".actors.client.sync",

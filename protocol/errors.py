@@ -33,6 +33,10 @@ class ValidationError(PluginError):
     """The info of a plugin is not acceptable. Validation rules and users' handlers raise it."""
 
 
+class HandlerAwayError(PluginError):
+    """The process of the handler is gone or hangs; the plugin is told nothing, and is tried again."""
+
+
 class NoConnectionError(PluginError):
     """There is no connection to the endpoint of a plugin; the text says why."""
 

@@ -40,7 +40,9 @@ from .reaching import ANSWER_TIMEOUT, WRITING, watched
 from .transport import answer, lines
 
 if TYPE_CHECKING:
+    from ...protocol.handlers.remote import Instance
     from ...protocol.messages.reconciler import RetryAnswer
+    from .serving import Serving
 
 T = TypeVar("T")
 
@@ -155,6 +157,31 @@ class Client:
     async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
         """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
         return await self._ask(requests.retry(target, facts=True))
+
+    @asynccontextmanager
+    async def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> AsyncIterator[Serving]:
+        """Be the handler of a plugin type for a block. Only this client has it, not :class:`SyncClient`.
+
+        ::
+
+            async with client.serve("SensorPlugin") as asks:
+                async for ask in asks:
+                    match ask:
+                        case HandlerAsk(kind="validate") if not known(ask.instance.name):
+                            await ask.refuse("it is not known here")
+                        case HandlerAsk():
+                            await ask.done()
+
+        ``held`` are the instances that the handler has already, from a session before. ``docs/remote-handlers.md`` says
+        what each ask means. The iteration ends with the daemon.
+
+        Raises:
+          DaemonError: with the status 409 if the type has a handler, and 403 if this user may not serve it.
+        """
+        from .serving import serving
+
+        async with serving(self._backend, self.path, plugin_type, held, self.timeout) as asks:
+            yield asks
 
     # --- leases ---
 

@@ -54,6 +54,7 @@ GROUPS = {
     },
     "to write plugins": {
         "probe": "check a plugin's socket",
+        "probe-handler": "check a handler in another process",
         "fake": "play a plugin",
         "demo": "see a small node at work",
     },
@@ -66,7 +67,7 @@ _INVALID = re.compile(r"argument COMMAND: invalid choice: '(\S{1,64})' ")
 #: Commands that programs run. The help does not list them.
 _HIDDEN = ("lease-hook",)
 #: Commands for which the words after ``--`` are a command of the user.
-_RUNNING = ("allocate",)
+_RUNNING = ("allocate", "probe-handler")
 
 _EPILOG = """examples:
   plugind demo                                     a small node at work, nothing to set up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import itertools
 import os
 import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,8 +42,10 @@ from ..client.paths import default_status_path
 
 #: The most uids of one range, which are stored one by one.
 MAX_RANGE: Final = 65536
-#: Settings that become fields of the configuration as they are. The three others are put together below.
-_SIMPLE: Final = frozenset(field.name for field in attrs.fields(Config)) - {"roots", "endpoint_directories", "state"}
+#: Settings that become fields of the configuration as they are. The others are put together below.
+_SIMPLE: Final = frozenset(field.name for field in attrs.fields(Config)) - {
+    *("roots", "endpoint_directories", "state", "handler_uids")
+}
 
 
 @value
@@ -133,6 +136,7 @@ _NAMES_IN: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
     "leases.users.uids": _wrong_users,
     "leases.users.group": _wrong_group,
     "leases.operators": _wrong_users,
+    "handler_uids": lambda by_type: _wrong_users(itertools.chain.from_iterable(by_type.values())),
     "leases.pools": _wrong_in_pools,
 }
 
@@ -157,6 +161,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         leases=_leases(given),
         metrics=_metrics(values),
         log_limits=_log_limits(values),
+        handler_uids={of: uids_of(users) for of, users in values.get("handler_uids", {}).items()},
         handles_sigint=True,
         **{key: value for key, value in values.items() if key in _SIMPLE},
     )

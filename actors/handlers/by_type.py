@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import attrs
 import trio
 
 from ...protocol.messages.reconciler import HandlerAdded, HandlerPort
@@ -51,8 +52,8 @@ class Handlers:
         for served in self._served.values():
             yield from served.calls.under_way
 
-    def add(self, plugin_type: str, handler: Handler) -> HandlerAdded:
-        """Add ``handler``, and return the message for the reconciler.
+    def add(self, plugin_type: str, handler: Handler, wrong: Callable[[], str | None] = lambda: None) -> HandlerAdded:
+        """Add ``handler``, and return the message for the reconciler; ``wrong`` returns what is wrong with it.
 
         Raises:
           TypeError: if it cannot be called as a handler.
@@ -61,10 +62,15 @@ class Handlers:
         config = self._call_config.of_type(plugin_type)
         check_handler(plugin_type, handler, config.timeout)
         policy, calls = policy_of(handler), HandlerCalls(handler, config, plugin_type)
-        served = Served(calls, self._links if calls.has_links else None)
+        served = Served(calls, self._links if calls.has_links else None, wrong)
         self._served[served] = served
         self._inboxes.add(f"handler {plugin_type}", served.read)
         added = self._added[plugin_type] = HandlerAdded(plugin_type, served, policy, calls.has_links)
+        return added
+
+    def set_away(self, plugin_type: str, away: str | None) -> HandlerAdded:
+        """Note why a handler takes no plugins now, if it takes none; return the message for the reconciler."""
+        added = self._added[plugin_type] = attrs.evolve(self._added[plugin_type], away=away)
         return added
 
     def check(self, calls: CallConfig) -> None:

@@ -19,7 +19,7 @@ import attrs
 import trio
 from grpclib.exceptions import GRPCError
 
-from ...protocol.errors import PluginError
+from ...protocol.errors import HandlerAwayError, PluginError
 from ...protocol.logs.lines import SILENT, Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import StepBlocked
@@ -230,7 +230,8 @@ class HandlerCalls:
     def _failed(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending for an error that concerns only this plugin; raise any other error."""
         if isinstance(error, PluginError):
-            return Ending(Outcome.REFUSED, words_of(error), cause_of(error))
+            away = isinstance(error, HandlerAwayError)
+            return Ending(Outcome.FAILED if away else Outcome.REFUSED, words_of(error), cause_of(error), away)
         if isinstance(error, GRPCError):
             # Usually this is the plugin's answer to a call that the handler made.
             return Ending(Outcome.FAILED, status_text(error))

@@ -68,9 +68,12 @@ _DEADLINES = 2
 class Served:
     """The handler of one plugin type, as registrations see it: ``HandlerPort`` in ``plugind.protocol.messages``."""
 
-    def __init__(self, calls: HandlerCalls, links: LinkPort | None = None) -> None:
+    def __init__(
+        self, calls: HandlerCalls, links: LinkPort | None = None, wrong: Callable[[], str | None] = lambda: None
+    ) -> None:
         self.calls = calls
         self._links = links
+        self._wrong = wrong
         self._turns = NameTurns()
         self._made = 0
         #: Set once the handler was removed and its last plugin is deregistered.
@@ -156,13 +159,13 @@ class Served:
 
     def read(self) -> Reading:
         """Return how many calls were made, and what is wrong with those under way."""
-        return Reading(0, self._made, wrong=self.calls.wrong)
+        return Reading(0, self._made, wrong=self.calls.wrong or self._wrong())
 
 
 def _bounded(ending: Ending) -> Ending:
     if ending.outcome is Outcome.OK:
         return ending
-    return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause)
+    return Ending(ending.outcome, ending.error[:MAX_ERROR], ending.cause, ending.away)
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:

@@ -110,9 +110,9 @@ class Reply:
             raise StopAsyncIteration
         return self._lines.popleft()
 
-    def may_be_silent(self) -> None:
-        """Limit no longer how long each part may take."""
-        self._timeout = math.inf
+    def may_be_silent(self, seconds: float = math.inf) -> None:
+        """Let each further part take so long."""
+        self._timeout = seconds
 
     def wait_for_ever(self) -> None:
         """Wait for the rest of the body for as long as the daemon keeps the connection."""

@@ -17,6 +17,7 @@ class Place(enum.Enum):
     STREAM = "streams"
     HEALTH = "health"
     LEASE = "leases"
+    HANDLER = "handlers"
 
 
 @value
@@ -33,6 +34,8 @@ class HttpLimits:
     health: int = 16
     #: Allocations that wait for devices, and connections that own a lease.
     leases: int = 256
+    #: Streams of handlers.
+    handlers: int = 64
     #: Bytes of the request line and headers together.
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024

@@ -17,7 +17,7 @@ __all__ = ["AllPlaces", "Connection", "Place", "Standing"]
 #: The places that the oldest holder loses to a new request, since a correct client would have finished by then.
 _YIELDING = (Place.UNREAD, Place.HEALTH)
 #: Those that a client may have for long.
-_LASTING = {Place.STREAM: "a stream", Place.LEASE: "an allocation"}
+_LASTING = {Place.STREAM: "a stream", Place.LEASE: "an allocation", Place.HANDLER: "a handler"}
 
 
 class Standing(enum.Enum):

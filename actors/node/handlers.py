@@ -56,7 +56,15 @@ def handlers_at_start(
             raise ConfigError(f"a node that observes has no handlers: leave out those for {', '.join(given)}")
         return {}
     built_in = built_in_handlers(devices, strict=config.strict, csi=csi, dra=dra, is_static=is_static)
-    handlers = {**built_in, **given}
+    remote = config.handler_uids.keys() | config.handler_grace.keys()
+    if twice := remote & given.keys():
+        raise ConfigError(
+            f"{', '.join(sorted(twice))} has a handler here, and one in another process: leave it out of handler_uids"
+            " and handler_grace, or uninstall the handler"
+        )
+    handlers = {
+        plugin_type: handler for plugin_type, handler in {**built_in, **given}.items() if plugin_type not in remote
+    }
     for plugin_type, handler in handlers.items():
         check_handler(plugin_type, handler, config.timeouts.of_handler(plugin_type))
     return handlers

@@ -72,6 +72,7 @@ from .watchers import Watchers
 
 if TYPE_CHECKING:
     from ..devices.server import DeviceServer
+    from ..handlers.remote import RemoteHandlers
 
 #: The size of the inboxes of the reconciler, the liveness and the status actor. Writers to a full inbox wait.
 INBOX_SIZE = 4096
@@ -139,6 +140,8 @@ class Node:
         access = NodeAccess(ports.nodes)
         self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, access, self._log)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
+        #: The handlers in other processes; None as long as there was no such process, and the configuration names none.
+        self._remote: RemoteHandlers | None = None
         # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
@@ -173,6 +176,7 @@ class Node:
                 rules=self.rules,
                 observes=config.observe,
                 lease_users=wiring.lease_users_of(config, self.rules.users),
+                handler_users=frozenset().union(*config.handler_uids.values()) - wiring.operators_of(self.rules.users),
                 heartbeat=max(StatusConfig().heartbeat, 3 * config.rescan),
             ),
             inbox=self.status,
@@ -186,6 +190,7 @@ class Node:
             leases=self.leases.inbox,
             refresh_facts=self.links.refresh_facts,
             port=self._metrics_port,
+            remote=self.remote_handlers,
         )
         self.watchers = Watchers(config.roots, ports.directory, self._run_watcher)
         self._device_server = self._make_device_server()
@@ -290,6 +295,27 @@ class Node:
             self.handlers.add(plugin_type, handler)
         for spec in self._specs():
             self._children.start(spec)
+        if self.config.handler_uids or self.config.handler_grace:
+            self.remote_handlers().add_all()
+
+    def remote_handlers(self) -> RemoteHandlers:
+        """Return the handlers in other processes, which most nodes never have."""
+        if self._remote is None:
+            from ..handlers.remote import RemoteHandlers
+
+            config = self.config
+            epoch = f"{random.Random(f'epoch {self._seed}').getrandbits(48):012x}"
+            self._remote = RemoteHandlers(
+                self.handlers,
+                self.reconciler.address,
+                epoch,
+                config.handler_uids,
+                config.handler_grace,
+                observes=config.observe,
+                log=self._log,
+            )
+            self._children.start(ChildSpec("remote handlers", self._remote.serve))
+        return self._remote
 
     def _specs(self) -> Iterator[ChildSpec]:
         """Yield the children in the order of their start; they are stopped in reverse."""

@@ -159,7 +159,7 @@ class Reports:
             self.conversation = self._converse(self._newest)
 
     def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
-        socket = self._socket
+        socket, peer = self._socket, self.conversation.peer
         return Plugin(
             info.type,
             info.name,
@@ -171,6 +171,9 @@ class Reports:
             self.conversation.is_privileged(info.uid),
             None if socket.call is None else socket.call.pid,
             None if socket.call is None else socket.call.options,
+            None if peer is None else peer.pid,
+            info.uid,
+            (socket.identity.device, socket.identity.inode),
         )
 
     @property

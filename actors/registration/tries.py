@@ -206,7 +206,7 @@ class Tries(Mail):
                 return answer.handler
             case NoHandler():
                 self._claims = False
-                raise PluginRefusedError(answer.reason, cause=answer.cause, no_handler=True)
+                raise PluginRefusedError(answer.reason, cause=answer.cause, no_handler=True, silent=answer.silent)
             case ClaimRefused():
                 self._claims = False
                 raise PluginRefusedError(answer.reason)
@@ -219,7 +219,11 @@ class Tries(Mail):
         """
         if ending.outcome is not Outcome.OK:
             self._sort_what_came_meanwhile()
-            raise PluginRefusedError(ending.error, ending.outcome, ending.cause)
+            raise PluginRefusedError(ending.error, ending.outcome, ending.cause, silent=self._is_silent(ending))
+
+    def _is_silent(self, ending: Ending) -> bool:
+        """Whether the plugin is not told of this ending. A plugin that called Register waits for the answer."""
+        return ending.away and self._info is not None and not self._info.called
 
     def _owe_deregister(self) -> bool:
         """Note that Register begins, so that Deregister has to follow; return whether another plugin waits."""
@@ -273,6 +277,8 @@ class Tries(Mail):
             self._pass_turn()
         if self._claims:
             self._release()
+        if failure.silent:
+            return self._wait_for_handler(failure)
         notice = refusal_before_register(failure)
         info = None if self._phase is Phase.INFO else self._info
         if failure.no_handler:
@@ -281,6 +287,14 @@ class Tries(Mail):
         else:
             then = following.again(info, notice.error, notice.reason, self._attempt, notice.cause)
         return await self._tell_refusal(notice, then)
+
+    def _wait_for_handler(self, failure: PluginRefusedError) -> Pause:
+        """Return the pause of a plugin whose handler is away. Where that was known at the claim, its return ends it."""
+        assert self._info is not None, "it was claimed"
+        reason, cause = failure.cause or failure.reason, cause_after(self._cause, failure)
+        if failure.no_handler:
+            return following.park(reason, self._attempt, cause, until_type=self._info.type)
+        return following.wait(reason, self._attempt, cause)
 
     async def _refuse_after_register(self, info: PluginInfo, ending: Ending) -> Next:
         """Tell the plugin that Register failed (behaviour 31). The caller then undoes the Register (behaviour 36)."""
@@ -291,6 +305,8 @@ class Tries(Mail):
             if ends(Phase.NOTIFY, message, self._socket.generation, self._type):
                 self._end_try(message)
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_silent(ending):
+            return self._wait_for_handler(PluginRefusedError(ending.error, ending.outcome, silent=True))
         # The call was in order: the handler failed to do what the plugin asked for, so this is no refusal.
         outcome = Outcome.TIMED_OUT if ending.outcome is Outcome.TIMED_OUT else Outcome.FAILED
         notice = refusal(REGISTRATION, ending.error, ending.cause, outcome)

@@ -63,6 +63,7 @@ from .memory import LastCrash, Memory, StatusConfig
 from .metrics_port import MetricsPort
 
 if TYPE_CHECKING:
+    from ..handlers.remote import RemoteHandlers
     from .serving import ServedRoutes
 
 __all__ = ["Memory", "StatusConfig", "run"]
@@ -84,6 +85,7 @@ async def run(
     leases: Address[LeasesMessage] | None = None,
     refresh_facts: RefreshFacts | None = None,
     port: MetricsPort | None = None,
+    remote: Callable[[], RemoteHandlers] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
@@ -92,7 +94,8 @@ async def run(
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46). ``health``
     returns the health of the node's actors; it works even if this actor hangs. ``devices`` and ``leases`` are
-    the addresses of the devices actor and the lease actor, if there are any.
+    the addresses of the devices actor and the lease actor, if there are any. ``remote`` returns the handlers in other
+    processes; None if the node takes none.
 
     A restarted actor that cannot make the socket goes on without it and tries again.
 
@@ -105,7 +108,7 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    again, users = memory.has_served, SocketUsers(config.lease_users, config.readers)
+    again, users = memory.has_served, SocketUsers(config.lease_users, config.readers, config.handler_users)
     status_socket = (
         None
         if config.socket is None
@@ -126,6 +129,7 @@ async def run(
             leases=leases,
             refresh_facts=refresh_facts,
             reserve=reserve,
+            remote=remote,
         )
 
     server = _Server(made)

@@ -36,6 +36,7 @@ from ..http.places import Place
 from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
 from ..io import own_process
 from .devices_api import NO_ANSWER, DevicesApi
+from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
 from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
 from .streams import JSON_LINES, PIECE, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of
@@ -85,6 +86,10 @@ REQUESTS = {
     "DELETE /v1/leases/ID": "release a lease",
     "POST /v1/drains": 'take something out of service; the body is {"resource": R, "device": ID, "reason": WHY, …}',
     "POST /v1/drains/end": 'let it be given again; the body is {"resource": R, "device": ID}',
+    "GET /v1/handlers/TYPE": "serve a plugin type: what its handler is asked, as JSON lines",
+    "POST /v1/handlers/TYPE/held": "say which plugins a handler has",
+    "POST /v1/handlers/TYPE/answers": "answer what a handler was asked",
+    "POST /v1/handlers/TYPE/health": "report the health of plugins that a handler follows",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}; with "facts": true, ask for facts anew',
     "POST /reload": "read the configuration again, and use what needs no restart; answered when that is done",
     "GET /config": "the settings that are in force, where each comes from, and what waits for a restart",
@@ -116,7 +121,9 @@ def changes_nothing(request: HttpRequest) -> bool:
 
 def place(request: HttpRequest) -> Place:
     """Return which limit of the HTTP server applies to ``request``. Open streams must not delay health requests."""
-    return Place.LEASE if is_allocation(request) else _PLACES.get(request.path, Place.QUERY)
+    if is_allocation(request):
+        return Place.LEASE
+    return Place.HANDLER if is_handler_stream(request) else _PLACES.get(request.path, Place.QUERY)
 
 
 @attrs.define
@@ -130,13 +137,18 @@ class Api:
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
     refresh_facts: RefreshFacts | None = None
+    #: Makes the routes for handlers in other processes, at the first request; None for none.
+    remote: Callable[[], HandlersApi] | None = None
     unsent: Unsent = attrs.field(factory=Unsent)
     _watches: set[Backlog[ViewMessage]] = attrs.field(factory=set)
+    _handlers: HandlersApi | None = None
 
     def end_watches(self) -> None:
         """End the streams of changes."""
         self.devices.end_watches()
         self.leases.end_watches()
+        if self._handlers is not None:
+            self._handlers.end()
         for watch in self._watches:
             watch.close()
 
@@ -144,6 +156,9 @@ class Api:
         """Return the answer to ``request``."""
         if is_about_leases(request.path):
             return await self.leases.answer(request)
+        if is_about_handlers(request.path) and self.remote is not None:
+            self._handlers = self._handlers or self.remote()
+            return self._handlers.answer(request)
         route = {
             "/": self._index,
             "/plugins": self._list,

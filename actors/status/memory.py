@@ -35,7 +35,7 @@ class StatusConfig:
     """The configuration of the status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
 
     Times are in seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
-    ``observes``, ``lease_users`` and ``heartbeat`` itself.
+    ``observes``, ``lease_users``, ``handler_users`` and ``heartbeat`` itself.
     """
 
     #: The path of the status socket; None for no socket.
@@ -55,6 +55,8 @@ class StatusConfig:
     observes: bool = False
     #: The users who may see and lease devices, besides root and the user of the daemon.
     lease_users: LeaseUsers = attrs.field(factory=LeaseUsers)
+    #: The users who may serve some plugin type over the socket.
+    handler_users: frozenset[int] = frozenset()
     #: Members of this group may send all requests that change nothing.
     readers: int | None = None
     #: Whether ``plugin_manager_total_plugins`` has a series for each path, as in the kubelet, up to

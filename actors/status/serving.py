@@ -13,12 +13,14 @@ from ...protocol.leases.messages import LeasesMessage
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.reconciler import ReconcilerMessage
 from ...protocol.values import value
+from ..handlers.remote import RemoteHandlers
 from ..http import server as http
 from ..io.descriptors import DescriptorReserve
 from . import port_api
 from .allocations import no_place
 from .api import Api, changes_nothing, is_for_lease_users, place
 from .devices_api import DevicesApi
+from .handlers_api import HandlersApi, is_about_handlers
 from .leases_api import LeasesApi
 from .listener import Serve
 from .memory import Memory, StatusConfig
@@ -34,6 +36,7 @@ STRANGERS = (
     "only the user of the daemon and root may ask: 'plugind run' lets others lease devices with --lease-uids or"
     " --lease-group, and look with --status-group"
 )
+HANDLERS_ONLY = "only the user of the daemon and root may ask that: you may serve the types that handler_uids names"
 LEASE_USERS_ONLY = (
     "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
 )
@@ -58,18 +61,22 @@ def served(
     leases: Address[LeasesMessage] | None,
     refresh_facts: RefreshFacts | None,
     reserve: DescriptorReserve | None,
+    remote: Callable[[], RemoteHandlers] | None = None,
 ) -> ServedRoutes:
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
     asked = leases_api.snapshot, leases_api.drains
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, *asked)
-    api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, unsent)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
+    handlers = None if remote is None else lambda: HandlersApi(remote(), allowed)
+    api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, handlers, unsent)
     # The first group of guests to which a user belongs provides the text of the refusal.
     guests = (
         http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY),
         http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY),
+        # Which type each may serve is asked there.
+        http.Guests(config.handler_users, None, lambda request: is_about_handlers(request.path), HANDLERS_ONLY),
     )
     serve = partial(
         http.serve,

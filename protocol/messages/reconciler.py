@@ -162,6 +162,9 @@ class HandlerAdded:
     policy: InstancePolicy
     #: Whether it uses links, through which roles are reported.
     linked: bool = False
+    #: Why it takes no new plugins now; they are parked, and are not told. The plugins that it has stay. None: it takes
+    #: plugins, and those that were parked are tried.
+    away: str | None = None
 
 
 @value

@@ -35,6 +35,8 @@ class NoHandler:
     reason: str
     #: The error alone; None if it equals ``reason``.
     cause: str | None = None
+    #: Whether the plugin is not told, because its handler is only away.
+    silent: bool = False
 
 
 @value

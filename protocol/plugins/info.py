@@ -224,6 +224,11 @@ class Plugin:
     #: The options in that call of a device plugin; None if there were none. Its answer to GetDevicePluginOptions
     #: counts.
     called_with: DeviceOptions | None = None
+    #: The process that listens, as the kernel tells, and the user to whom it belongs; None where it does not tell.
+    pid: int | None = attrs.field(default=None, eq=False, repr=False)
+    uid: int | None = attrs.field(default=None, eq=False, repr=False)
+    #: Device and inode number of the socket, which a handler that connects to it can compare.
+    file: tuple[int, int] | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def source(self) -> str:
@@ -274,8 +279,17 @@ def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginIn
 
 
 def _check_identity(plugin_type: str, name: str, limits: InfoLimits) -> None:
-    _check_word("type", plugin_type, limits)
+    check_type(plugin_type, limits)
     check_name(name, limits)
+
+
+def check_type(plugin_type: str, limits: InfoLimits) -> None:
+    """Check a plugin type by the rules for all types.
+
+    Raises:
+      ValidationError: if it is empty, too long or holds control characters.
+    """
+    _check_word("type", plugin_type, limits)
 
 
 def check_name(name: str, limits: InfoLimits) -> None:

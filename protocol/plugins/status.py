@@ -60,6 +60,8 @@ class Ending:
     error: str = ""
     #: The error in few words, if the handler gave them.
     cause: str | None = None
+    #: Whether the handler was away, so that the plugin is told nothing.
+    away: bool = False
 
 
 @value

@@ -65,14 +65,17 @@ class PluginRefusedError(StepFailedError):
         *,
         info: PluginInfo | None = None,
         no_handler: bool = False,
+        silent: bool = False,
     ) -> None:
         """``info`` has type and name, if valid, from an unacceptable answer to GetInfo.
 
-        ``no_handler`` says that no handler takes plugins of the type yet (behaviour 29).
+        ``no_handler`` says that no handler takes plugins of the type yet (behaviour 29), and ``silent`` that the plugin
+        is not told, because the handler is away.
         """
-        super().__init__(reason, Retry.BACKOFF, outcome, cause, answered=True)
+        super().__init__(reason, Retry.BACKOFF, outcome, cause, answered=not silent)
         self.info = info
         self.no_handler = no_handler
+        self.silent = silent
 
 
 @value

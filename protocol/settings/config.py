@@ -133,6 +133,12 @@ class Config:
     devices: Mapping[str, StaticResource] = attrs.field(factory=dict)
     #: Variables that leases of a resource get, made of those that its device plugin sets; some are built in.
     resources: Mapping[str, ResourceConfig] = attrs.field(factory=dict, converter=with_built_in)
+    #: The users who may serve a plugin type from another process, besides root and the user of the daemon. Plugins of
+    #: these types wait for such a process, and are told nothing until then.
+    handler_uids: Mapping[str, frozenset[int]] = attrs.field(factory=dict)
+    #: The seconds after which the plugins of a type are deregistered while no process serves it; forever, if the type
+    #: is not named.
+    handler_grace: Mapping[str, float] = attrs.field(factory=dict)
     #: How the endpoints of registered plugins are checked, and which types are not checked.
     health_checks: HealthChecks = attrs.field(factory=HealthChecks, validator=instance_of(HealthChecks))
     #: How DRA drivers are used: when one is gone, and which drivers' device health is watched.
@@ -176,6 +182,8 @@ class Config:
             raise ConfigError("--observe leases no devices: leave out --pool, --lease-uids and --lease-group")
         if self.expected_devices or self.devices:
             raise ConfigError("--observe offers no devices: leave out --expect-devices and --devices")
+        if self.handler_uids or self.handler_grace:
+            raise ConfigError("--observe has no handlers: leave out handler_uids and handler_grace")
         if self.state is not None:
             raise ConfigError("--observe keeps no state: leave out --state")
 

@@ -376,9 +376,9 @@ class ListOf:
 
 @value
 class ByType:
-    """A table of numbers by plugin type or resource; in text, ``TYPE=NUMBER,…`` or a TOML table in braces."""
+    """A table by plugin type or resource; in text, ``TYPE=VALUE,…`` or a TOML table in braces."""
 
-    kind: Number | Integer
+    kind: Kind
     #: The kind of the keys.
     of: str = "plugin type"
 
@@ -411,6 +411,6 @@ class ByType:
         for word in filter(None, text.split(",")):
             name, given, number = word.rpartition("=")
             if not given or not name:
-                raise wrong(text, f"{self.of.rpartition(' ')[2].upper()}=NUMBER,…")
+                raise wrong(text, f"{self.of.rpartition(' ')[2].upper()}=VALUE,…")
             table[name] = self.kind.from_text(number, here)
         return table

@@ -28,16 +28,21 @@ class Visitors(Protocol):
 
 @value
 class SocketUsers:
-    """The users who may lease devices, and those who may read. The server identifies each client."""
+    """The users who may lease devices, those who may read, and those who may serve plugin types.
+
+    The server identifies each client.
+    """
 
     leasing: LeaseUsers = attrs.field(factory=LeaseUsers)
     #: Members of this group may read everything.
     readers: int | None = None
+    #: These users may serve plugin types.
+    serving: frozenset[int] = frozenset()
 
     @property
     def uids(self) -> frozenset[int]:
         """See :class:`Visitors`."""
-        return self.leasing.uids
+        return self.leasing.uids | self.serving
 
     @property
     def group(self) -> int | None:

@@ -88,6 +88,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "blocked_after": OrOff(Number(0.05, 3600.0)),
     "timeouts.handler": Number(0.1, _DAY),
     "timeouts.handlers": ByType(Number(0.1, _DAY)),
+    "handler_uids": ByType(ListOf(User())),
+    "handler_grace": ByType(Number(0.0, 30 * _DAY)),
     "health_checks.period": Number(1.0, _DAY),
     "health_checks.periods": ByType(Number(1.0, _DAY)),
     "health_checks.off": ListOf(Text()),

@@ -156,6 +156,12 @@ class _Handler:
     policy: InstancePolicy
     #: Whether each role is reported to links of the handler.
     linked: bool
+    #: Why it takes no plugins now; None if it takes some.
+    away: str | None = None
+
+
+def _handler(added: HandlerAdded) -> _Handler:
+    return _Handler(added.handler, added.policy, added.linked, added.away)
 
 
 class World:
@@ -190,7 +196,7 @@ class World:
         #: The names that a plugin has, claims, or was refused.
         self._names: dict[tuple[str, str], Name] = {}
         self._endpoints = EndpointOwners()
-        self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
+        self._handlers = {added.type: _handler(added) for added in handlers}
         self._retiring: dict[str, list[HandlerPort]] = {}
         #: The removed roots, each with the paths whose registration actors have not ended yet.
         self._leaving_roots: dict[str, set[str]] = {}
@@ -531,8 +537,8 @@ class World:
         """Answer ``claimed`` and then the queued claims to the name, until one is admitted."""
         while claimed is not None:
             handler, privileged = self._handlers.get(claimed.info.type), self._users.is_privileged(claimed.info.uid)
-            if handler is None:
-                self._refuse_orphan(claimed)
+            if handler is None or handler.away is not None:
+                self._refuse_orphan(claimed, None if handler is None else handler.away)
             # A privileged plugin may take over a name from any user.
             elif not privileged and (reason := self._name_of_another_user(claimed.info, name)) is not None:
                 name.line.add(claimed.path, claimed.info.uid, privileged=privileged)
@@ -636,11 +642,13 @@ class World:
     def _show_displaced(self, changes: Iterable[PluginDisplaced]) -> None:
         self._effects.extend(map(Show, changes))
 
-    def _refuse_orphan(self, claimed: Claimed) -> None:
+    def _refuse_orphan(self, claimed: Claimed, away: str | None) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
-        cause = f"no handler registered for plugin type: {claimed.info.type}"
+        cause = f"no handler registered for plugin type: {claimed.info.type}" if away is None else away
         reason = f"RegisterPlugin error -- {cause} at socket {claimed.path}"
-        self._effects.append(Send(claimed.path, NoHandler(claimed, reason, cause)))
+        # A plugin that called Register waits for the answer.
+        silent = away is not None and not claimed.info.called
+        self._effects.append(Send(claimed.path, NoHandler(claimed, reason, cause, silent)))
 
     def _freed(self, key: tuple[str, str], name: Name) -> None:
         """Let the plugins that were refused the name try again, one after the other."""
@@ -838,8 +846,12 @@ class World:
     # --- handlers ---
 
     def _handler_added(self, message: HandlerAdded) -> None:
-        self._handlers[message.type] = _Handler(message.handler, message.policy, message.linked)
-        self._show_handlers()
+        is_new = message.type not in self._handlers
+        self._handlers[message.type] = _handler(message)
+        if is_new:
+            self._show_handlers()
+        if message.away is not None:
+            return
         for path, actor in self._actors.items():
             if actor.orphan_of == message.type:
                 self._effects.append(Send(path, HandlerAvailable(message.type)))

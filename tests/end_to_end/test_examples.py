@@ -205,6 +205,15 @@ async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_p
             assert await program.process.wait() == 0
 
 
+async def test_a_node_runs_as_a_guest_of_asyncio(tmp_path: Path) -> None:
+    path = tmp_path / "red.sock"
+    fake = ["fake", "--socket", str(path), "--type", "ColourPlugin", "--name", "red.example.com"]
+    async with started(EXAMPLES / "embed_asyncio.py", tmp_path) as program, started(*PLUGIND[1:], *fake):
+        await program.until(f"in service: red.example.com, at {path}")
+        with trio.fail_after(DEADLINE):
+            assert await program.process.wait() == 0
+
+
 async def test_the_embedding_example_says_what_is_wrong_with_its_root(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

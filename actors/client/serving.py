@@ -1,0 +1,165 @@
+"""Serving a plugin type of a daemon from another process, on Trio or asyncio."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote
+
+import attrs
+
+from ...protocol.client.asks_json import (
+    MOST_AT_ONCE,
+    Asked,
+    HealthPosted,
+    Hello,
+    answer_to_json,
+    event_from_json,
+    health_to_json,
+    held_to_json,
+    hello_from_json,
+)
+from ...protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
+from ...protocol.plugins.health import Health
+from ..http.backends import Backend
+from ..http.client import Reply
+from .calls import ClientRequest, understood
+from .transport import answer, lines
+
+if TYPE_CHECKING:
+    from ...protocol.status.json import Json
+
+#: How many heartbeats may be missing before the daemon counts as gone.
+_MISSING = 3
+
+
+@attrs.frozen(eq=False)
+class HandlerAsk:
+    """What a handler is asked. It has to be answered by :meth:`done` or :meth:`refuse`."""
+
+    kind: AskKind
+    #: The plugin; an instance of an earlier run of the daemon has only id, name and socket.
+    instance: Instance
+    #: How many seconds the answer may take; None if it has no deadline.
+    seconds: float | None
+    _id: int
+    _serving: Serving
+
+    async def done(self) -> bool:
+        """Answer that all is well; return False if nobody waits for the answer any more.
+
+        Raises:
+          ClientError: if the session has ended, or the daemon does not answer.
+        """
+        return await self._serving.answer(self._id, Verdict())
+
+    async def refuse(self, error: str, *, cause: str | None = None) -> bool:
+        """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`."""
+        return await self._serving.answer(self._id, Verdict(error, cause))
+
+
+@attrs.define(eq=False)
+class Serving:
+    """A handler's session; iterating it yields what the handler is asked, and the roles of what it follows."""
+
+    _backend: Backend
+    _path: str
+    _type: str
+    _timeout: float
+    _reply: Reply
+    _session: str = ""
+
+    async def begin(self, held: Iterable[Instance]) -> None:
+        """Say what the handler has.
+
+        Raises:
+          ClientError: if the daemon does not answer, or refuses.
+        """
+        hello: Hello = understood(hello_from_json, await anext(self._reply, b"{}"), self._reply.version)
+        self._session = hello.session
+        self._reply.may_be_silent(_MISSING * hello.heartbeat)
+        rest, more = iter(held), True
+        while more:
+            few = tuple(islice(rest, MOST_AT_ONCE))
+            more = len(few) == MOST_AT_ONCE
+            await self._post("held", held_to_json(self._session, few, more=more))
+
+    def close(self) -> None:
+        """End the session; another task may do so, and the iteration is over."""
+        self._reply.hang_up()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> HandlerAsk | RoleTold:
+        while True:
+            if not (line := await anext(self._reply)):
+                continue  # It is a heartbeat.
+            match understood(event_from_json, line, self._reply.version):
+                case Asked(id=number, instance=None):
+                    await self.answer(number, Verdict())
+                case Asked() as asked:
+                    assert asked.instance is not None, "the case before has those without"
+                    return HandlerAsk(asked.kind, asked.instance, asked.seconds, asked.id, self)
+                case RoleTold() as told:
+                    return told
+                case Withdrawn() | Synced() | None:
+                    pass  # The answer to a withdrawn ask is dropped.
+
+    async def answer(self, number: int, verdict: Verdict) -> bool:
+        """Answer an ask; see :class:`HandlerAsk`."""
+        return await self._post("answers", answer_to_json(self._session, number, verdict))
+
+    async def report(
+        self,
+        instance: str,
+        health: Health | None = None,
+        reason: str = "",
+        *,
+        facts: Mapping[str, str] | None = None,
+        warnings: Iterable[str] = (),
+        usable: bool | None = None,
+        gone: str | None = None,
+    ) -> bool:
+        """Report what is known of an instance that the handler follows; return False if it follows no such instance.
+
+        What the words mean is said at :class:`plugind.Link`.
+
+        Raises:
+          ClientError: if the session has ended, or the daemon does not answer.
+        """
+        posted = HealthPosted(instance, health, reason, facts, tuple(warnings), usable, gone)
+        return await self._post("health", health_to_json(self._session, posted))
+
+    async def _post(self, what: str, body: dict[str, Json]) -> bool:
+        call = ClientRequest("POST", f"{path_of(self._type)}/{what}", _taken, json.dumps(body).encode())
+        return await answer(self._backend, self._path, call, timeout=self._timeout)
+
+
+def path_of(plugin_type: str) -> str:
+    """Return the path of the stream of a type's handler."""
+    return f"/v1/handlers/{quote(plugin_type, safe='')}"
+
+
+def _taken(content: object) -> bool:
+    return isinstance(content, dict) and bool(content.get("taken"))
+
+
+@asynccontextmanager
+async def serving(
+    backend: Backend, path: str, plugin_type: str, held: Iterable[Instance], timeout: float
+) -> AsyncIterator[Serving]:
+    """Serve a type for a block.
+
+    Raises:
+      ClientError: if the daemon does not answer, or refuses.
+    """
+    call = ClientRequest("GET", path_of(plugin_type), lambda content: content)
+    async with lines(backend, path, call, timeout=timeout, total=math.inf) as reply:
+        session = Serving(backend, path, plugin_type, timeout, reply)
+        await session.begin(held)
+        yield session

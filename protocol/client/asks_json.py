@@ -1,0 +1,324 @@
+"""The JSON of handlers in other processes: what they are sent, line by line, and the bodies of what they post.
+
+``docs/remote-handlers.md`` describes it for the authors of handlers. Both directions are here, for the daemon and for
+the clients of ``plugind.client``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
+from ..leases.asked_json import Fields, fields_of, or_none, word
+from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
+from ..plugins.health import Health
+from ..plugins.info import Plugin
+from ..text import encodable
+from ..values import value
+from ..version import __version__
+from .status_values import StatusFormError
+
+if TYPE_CHECKING:
+    from ..status.json import Json
+
+#: What a handler can name or answer in one body.
+MOST_AT_ONCE: Final = 256
+
+
+# --- lines, which the daemon sends ------------------------------------------------------------------------------------
+
+
+def hello_to_json(plugin_type: str, epoch: str, session: str, heartbeat: float) -> dict[str, Json]:
+    """Return the first line."""
+    hello: dict[str, Json] = {
+        "type": plugin_type,
+        "version": __version__,
+        "epoch": epoch,
+        "session": session,
+        "most_open": MOST_OPEN,
+        "heartbeat": heartbeat,
+    }
+    return {"hello": hello}
+
+
+def event_to_json(event: Event, now: float) -> dict[str, Json]:
+    """Return one line at the time ``now``, in seconds of the clock of deadlines."""
+    match event:
+        case Ask():
+            line: dict[str, Json] = {"ask": event.kind.value, "id": event.number}
+            if event.instance is not None:
+                line["plugin"] = _instance_to_json(event.instance)
+            seconds = event.deadline - now
+            # A line of JSON has no infinity.
+            return line if seconds > _FOR_EVER else {**line, "seconds": round(max(seconds, 0.0), 3)}
+        case Withdrawn():
+            return {"withdrawn": event.number}
+        case RoleTold():
+            return {"role": {"instance": event.instance, "active": event.active}}
+        case Synced():
+            return {"synced": True}
+        case _:
+            assert_never(event)
+
+
+#: A deadline after so many seconds is none.
+_FOR_EVER: Final = 1e6
+
+
+def _instance_to_json(instance: Instance) -> dict[str, Json]:
+    known: dict[str, Json] = {} if instance.plugin is None else _plugin_to_json(instance.plugin)
+    return {"instance": instance.id, "name": encodable(instance.name), "socket": encodable(instance.socket), **known}
+
+
+def _plugin_to_json(plugin: Plugin) -> dict[str, Json]:
+    device, inode = (None, None) if plugin.file is None else plugin.file
+    return {
+        "type": plugin.type,
+        "endpoint": encodable(plugin.endpoint),
+        "versions": [encodable(version) for version in plugin.versions],
+        "privileged": plugin.privileged,
+        "uid": plugin.uid,
+        "pid": plugin.pid,
+        "device": device,
+        "inode": inode,
+    }
+
+
+# --- what handlers post -----------------------------------------------------------------------------------------------
+
+
+@value
+class Held:
+    """The body of ``POST …/held``."""
+
+    session: str
+    instances: tuple[Instance, ...]
+    #: Whether another such body follows.
+    more: bool
+
+
+@value
+class Answers:
+    """The body of ``POST …/answers``: verdicts by the numbers of their asks."""
+
+    session: str
+    verdicts: tuple[tuple[int, Verdict], ...]
+
+
+@value
+class HealthPosted:
+    """What a handler says of one instance."""
+
+    instance: str
+    health: Health | None = None
+    reason: str = ""
+    facts: Mapping[str, str] | None = None
+    warnings: tuple[str, ...] = ()
+    usable: bool | None = None
+    #: Why the plugin has left for good, if it has.
+    gone: str | None = None
+
+
+@value
+class HealthBody:
+    """The body of ``POST …/health``."""
+
+    session: str
+    plugins: tuple[HealthPosted, ...]
+
+
+def held_to_json(session: str, instances: Iterable[Instance], *, more: bool) -> dict[str, Json]:
+    """Return the body of ``POST …/held``."""
+    held: list[Json] = [{"instance": each.id, "name": each.name, "socket": each.socket} for each in instances]
+    return {"session": session, "held": held, "more": more}
+
+
+def answer_to_json(session: str, asked: int, verdict: Verdict) -> dict[str, Json]:
+    """Return the body of ``POST …/answers`` with one answer."""
+    return {"session": session, "answers": [{"id": asked, "error": verdict.error, "cause": verdict.cause}]}
+
+
+def health_to_json(session: str, posted: HealthPosted) -> dict[str, Json]:
+    """Return the body of ``POST …/health`` for one instance."""
+    plugin: dict[str, Json] = {"instance": posted.instance, "reason": posted.reason, "warnings": [*posted.warnings]}
+    if posted.health is not None:
+        plugin["health"] = posted.health.value
+    if posted.facts is not None:
+        plugin["facts"] = dict(posted.facts)
+    if posted.usable is not None:
+        plugin["usable"] = posted.usable
+    if posted.gone is not None:
+        plugin["gone"] = posted.gone
+    return {"session": session, "plugins": [plugin]}
+
+
+_SESSION: Final = "the token of the line hello"
+_HELD: Final = (
+    f'a list of at most {MOST_AT_ONCE} objects such as {{"instance": "8f-3", "name": "a.example", "socket": "/a"}}'
+)
+_ANSWERS: Final = f'a list of at most {MOST_AT_ONCE} objects such as {{"id": 7}} or {{"id": 7, "error": "too old"}}'
+_PLUGINS: Final = f'a list of at most {MOST_AT_ONCE} objects such as {{"instance": "8f-3", "health": "healthy"}}'
+
+
+def held_from_json(body: bytes) -> Held:
+    """Return what a handler says it holds.
+
+    Raises:
+      RequestError: if the body is not of that form.
+    """
+    fields = fields_of(body, '{"session": TOKEN, "held": []}')
+    session = fields.needed("session", word, _SESSION)
+    instances = fields.needed("held", _few, _HELD)
+    more = fields.get("more", lambda found: exactly(bool, found), "true if another list follows", default=False)
+    fields.end()
+    return Held(session, tuple(_held(Fields(each, "held.")) for each in instances), more)
+
+
+_NAMES: Final = ("instance", "name", "socket")
+
+
+def _held(fields: Fields) -> Instance:
+    instance, name, socket = (fields.needed(key, word, "that of the ask's plugin") for key in _NAMES)
+    fields.end()
+    return Instance(instance, name, socket)
+
+
+def answers_from_json(body: bytes) -> Answers:
+    """Return the answers of a handler.
+
+    Raises:
+      RequestError: if the body is not of that form.
+    """
+    fields = fields_of(body, '{"session": TOKEN, "answers": [{"id": 7}]}')
+    session = fields.needed("session", word, _SESSION)
+    answers = fields.needed("answers", _few, _ANSWERS)
+    fields.end()
+    return Answers(session, tuple(_answer(Fields(each, "answers.")) for each in answers))
+
+
+def _answer(fields: Fields) -> tuple[int, Verdict]:
+    number = fields.needed("id", lambda found: exactly(int, found), "the id of an ask, a number")
+    error = fields.get("error", or_none(word), "why not, in words; null or nothing if all is well", None)
+    cause = fields.get("cause", or_none(word), "the error in few words", None)
+    fields.end()
+    return number, Verdict(error, cause)
+
+
+def health_from_json(body: bytes) -> HealthBody:
+    """Return what a handler says of its plugins.
+
+    Raises:
+      RequestError: if the body is not of that form.
+    """
+    fields = fields_of(body, '{"session": TOKEN, "plugins": [{"instance": "8f-3", "health": "healthy"}]}')
+    session = fields.needed("session", word, _SESSION)
+    plugins = fields.needed("plugins", _few, _PLUGINS)
+    fields.end()
+    return HealthBody(session, tuple(_health(Fields(each, "plugins.")) for each in plugins))
+
+
+def _health(fields: Fields) -> HealthPosted:
+    words = ", ".join(health.value for health in Health)
+    posted = HealthPosted(
+        fields.needed("instance", word, "the instance of a follow"),
+        fields.get("health", lambda found: Health(exactly(str, found)), f"one of {words}", None),
+        fields.get("reason", lambda found: exactly(str, found), "a text", ""),
+        fields.get("facts", or_none(text_by_text), "an object of texts", None),
+        fields.get("warnings", lambda found: every(word, found), "a list of texts", ()),
+        fields.get("usable", lambda found: exactly(bool, found), "true or false", None),
+        fields.get("gone", word, "why the plugin has left", None),
+    )
+    fields.end()
+    return posted
+
+
+def _few(found: object) -> list[dict[str, object]]:
+    listed = exactly(list, found)
+    if len(listed) > MOST_AT_ONCE:
+        raise ValueError(f"there are {len(listed)}")
+    return [exactly(dict, each) for each in listed]
+
+
+# --- what clients read of the lines -----------------------------------------------------------------------------------
+
+
+@value
+class Hello:
+    """The first line of a session."""
+
+    session: str
+    #: Seconds between two heartbeats.
+    heartbeat: float
+
+
+@value
+class Asked:
+    """An ask, as a handler gets it."""
+
+    id: int
+    kind: AskKind
+    #: None for a ping.
+    instance: Instance | None
+    #: How long the answer may take; None if it has no deadline.
+    seconds: float | None
+
+
+def hello_from_json(content: object) -> Hello:
+    """Return what the first line says.
+
+    Raises:
+      StatusFormError: if it is not of that form.
+    """
+    try:
+        hello = exactly(dict, exactly(dict, content)["hello"])
+        return Hello(exactly(str, hello["session"]), number(hello["heartbeat"]))
+    except WRONG_FORM as error:
+        raise StatusFormError(f"it is no first line that this version of plugind knows: {words_of(error)}") from error
+
+
+def event_from_json(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:
+    """Return what a line says; None if this version does not know it.
+
+    Raises:
+      StatusFormError: if it is not of the form that this version knows.
+    """
+    try:
+        return _event_of(content)
+    except WRONG_FORM as error:
+        raise StatusFormError(f"it is no line that this version of plugind knows: {words_of(error)}") from error
+
+
+def _event_of(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:
+    match content:
+        case {"ask": str(kind), "id": int(asked), **more}:
+            instance = _instance_of(exactly(dict, more["plugin"])) if "plugin" in more else None
+            return Asked(asked, AskKind(kind), instance, number(more["seconds"]) if "seconds" in more else None)
+        case {"withdrawn": int(asked)}:
+            return Withdrawn(asked)
+        case {"role": {"instance": str(of), "active": bool(active)}}:
+            return RoleTold(of, active)
+        case {"synced": True}:
+            return Synced()
+        case _:
+            return None
+
+
+def _instance_of(found: dict[str, Any]) -> Instance:
+    instance, name, socket = (exactly(str, found[key]) for key in _NAMES)
+    plugin = None
+    if "endpoint" in found:
+        device, inode = found["device"], found["inode"]
+        plugin = Plugin(
+            exactly(str, found["type"]),
+            name,
+            exactly(str, found["endpoint"]),
+            texts(found["versions"]),
+            socket,
+            int(instance.rpartition("-")[2]),
+            privileged=exactly(bool, found["privileged"]),
+            pid=exactly_or_none(int, found["pid"]),
+            uid=exactly_or_none(int, found["uid"]),
+            file=None if device is None else (exactly(int, device), exactly(int, inode)),
+        )
+    return Instance(instance, name, socket, plugin)
