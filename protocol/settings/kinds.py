@@ -387,6 +387,10 @@ class ByType:
         """A description of a value."""
         return f"a table, in which each {self.of} has {self.kind.words}"
 
+    @property
+    def _value(self) -> str:
+        return "NUMBER" if isinstance(self.kind, Number | Integer) else "VALUE"
+
     def from_toml(self, value: object) -> Any:
         """Return the table."""
         if not isinstance(value, dict):
@@ -411,6 +415,6 @@ class ByType:
         for word in filter(None, text.split(",")):
             name, given, number = word.rpartition("=")
             if not given or not name:
-                raise wrong(text, f"{self.of.rpartition(' ')[2].upper()}=VALUE,…")
+                raise wrong(text, f"{self.of.rpartition(' ')[2].upper()}={self._value},…")
             table[name] = self.kind.from_text(number, here)
         return table

@@ -124,7 +124,7 @@ async def test_a_lease_for_a_time_is_given_again_by_its_name_and_renewed(tmp_pat
         table = (await node.plugind("devices")).out.splitlines()
         assert ["bench" in line for line in table[1:3]] == [True, False]
         described = (await node.plugind("describe", GPU)).out
-        assert "\nLeases:     1: bench (time, GPU-0, 00:00:" in described
+        assert "\nLeases:     1: bench (root, GPU-0, 00:00:" in described
 
 
 async def test_the_clients_lease_of_a_daemon(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ WITHOUT = {
     "run": "it prints nothing but a log, for which there is --log-format json",
     "demo": "it explains to people what they see",
     "fake": "each call is a line of JSON in any case",
+    "probe-handler": "each check is a line, and its exit code says whether all is well",
     "page": "it serves a page, and prints its address",
     "install-unit": "it writes files, or prints them as they are",
     "slurm-config": "it prints lines for files",
@@ -152,7 +153,7 @@ def test_a_check_says_where_each_problem_is(
     words = ["config", *(str(file) if word == "FILE" else word for word in line)]
     file.write_text("rescan = 5.0\n")
     assert main(words) == 0
-    assert json.loads(capsys.readouterr().out) == {"usable": True, "problems": []}
+    assert json.loads(capsys.readouterr().out) == {"usable": True, "problems": [], "warnings": []}
     file.write_text("rescan = 5.0\nrescam = 5.0\n[timeouts]\ndial = 'soon'\n")
     assert main(words) == 78
     found = json.loads(capsys.readouterr().out)

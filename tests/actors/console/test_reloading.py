@@ -288,6 +288,8 @@ OTHER_VALUES = {
     "seed": "7",
     "trust.uids": "[7]",
     "timeouts.handlers": "{ A = 70 }",
+    "handler_uids": "{ A = [7] }",
+    "handler_grace": "{ A = 70 }",
     "wire_limits.small_data": "70",
     "wire_limits.total_bytes": "7000000",
     "wire_limits.call_frames": "300",
