@@ -114,7 +114,7 @@ class DaemonActs:
             self._crashes.retry_begins(path)
             with trio.move_on_after(RETRY_BOUND) as scope:
                 try:
-                    answers = await self._node.supervisor.retry(target)
+                    answers = await self._node.retry(target, path)
                 finally:
                     self._crashes.retry_ended(path)
                     if trio.current_time() > asked:

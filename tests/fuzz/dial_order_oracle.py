@@ -55,6 +55,13 @@ class DialOrderOracle:
         """New sockets may have to wait for something else than a slot."""
         self._disturbed_until = trio.current_time() + RECOVERY
 
+    def retried(self, path: str | None) -> None:
+        """A retry of ``path``, or of any, is asked for: its dial counts as a first attempt."""
+        if path is None:
+            self._due.clear()
+        else:
+            self._due.pop(path, None)
+
     def deregistered(self, path: str) -> None:
         """The plugin at ``path`` was deregistered: another one there is dialed only now."""
         self._free[path] = trio.current_time()

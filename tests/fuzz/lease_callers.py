@@ -179,7 +179,8 @@ class LeaseCallers:
     def release_lease(self, lease: str, uid: int) -> None:
         """Let this user release this lease."""
         holding = self._oracle.holdings.get(lease)
-        sure = holding is not None and self._oracle.is_sure(holding)
+        # A recovery that was not written in time may be in force since a restart.
+        sure = holding is not None and self._oracle.is_sure(holding) and not self._oracle.recovers
         self._oracle.releases(lease, uid)
         answered = partial(self._oracle.release_answered, lease, uid, sure=sure)
         self._send(m.ReleaseAsked((lease,), uid, Reply[Released | Failure](answered)))

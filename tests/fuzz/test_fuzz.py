@@ -176,6 +176,16 @@ def test_an_earlier_generation_may_be_shown_as_leaving_when_its_successor_is_reg
     assert simulate(7461352, events=200, only=(9, 10, 17, 200)).violations == ()
 
 
+def test_a_dial_that_a_user_asks_for_counts_as_a_first_attempt() -> None:
+    only = (1, 3, 4, *range(7, 15), *range(17, 25), 26, 27, 200, 236, 237, 239, 245, 260)
+    assert simulate(7470095, events=200, only=only).violations == ()
+
+
+def test_a_recovery_that_was_not_written_in_time_is_in_force_after_a_restart() -> None:
+    only = (67, 437, 450, 501, 503, 512, 514, 516, 520, 529, 531)
+    assert simulate(7470020, events=200, only=only).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)

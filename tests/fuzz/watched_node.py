@@ -20,6 +20,7 @@ from plugind.protocol.backoff import RESTART_PAUSE
 from plugind.protocol.errors import leaves
 from plugind.protocol.health.liveness import ConnectAnswer, answer_of
 from plugind.protocol.identity import Identity
+from plugind.protocol.messages.reconciler import RetryAnswer
 from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import PluginStatus, StateName
@@ -220,6 +221,11 @@ class WatchedNode(SimulatedNode):
             if actor == "devices":
                 self.devices.crashed(trio.current_time(), RESTART_PAUSE.cap)
         return crashed
+
+    async def retry(self, target: str, path: str | None) -> tuple[RetryAnswer, ...]:
+        """Ask for a retry of a name, or of the socket at ``path``."""
+        self._order.retried(path)
+        return await self.supervisor.retry(target)
 
     def check_progress(self) -> None:
         """Cancel the script if virtual time has stood still since the last check."""
