@@ -14,7 +14,6 @@ import trio
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.simulation.faults import ACTORS, Actor
 from plugind.actors.simulation.handlers import Ask, Behaviour, Fails, Hangs, Takes
-from plugind.actors.simulation.node import SimulatedNode
 from plugind.protocol.errors import PluginError
 from plugind.protocol.messages.reconciler import RetryAnswer
 from plugind.protocol.plugins.status import PluginStatus, StateName
@@ -27,6 +26,7 @@ from plugind.tests.fuzz.handler_oracle import HandlerOracle, WatchedHandler
 from plugind.tests.fuzz.script import NAMES, SOCKETS, TYPE
 from plugind.tests.fuzz.sentinels import Sentinels
 from plugind.tests.fuzz.trace import Trace
+from plugind.tests.fuzz.watched_node import WatchedNode
 
 ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
 #: Seconds for a retry to be answered, and for a handler to be removed: every plugin that it has may take its deadline
@@ -70,7 +70,7 @@ class Consumed(Protocol):
 class DaemonActs:
     """What a script does to the daemon; requests to it go on in the ``background`` while the script does."""
 
-    _node: SimulatedNode
+    _node: WatchedNode
     _trace: Trace
     _sentinels: Sentinels
     _backoff: BackoffOracle
