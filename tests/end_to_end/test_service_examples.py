@@ -176,10 +176,10 @@ async def test_a_service_does_not_start_without_plugind(tmp_path: Path) -> None:
         pass
     node = Node(absent, FakeDevices())
     unit, process = service("leased-unit", node, tmp_path / "a"), service("leased-process", node, tmp_path / "b")
-    assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [3]
+    assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [69]
     assert await trio.to_thread.run_sync(process.do, "ExecStart") == [125]
     # systemd runs it after a start that has failed, too, and then says that it has failed.
-    assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [3]
+    assert await trio.to_thread.run_sync(unit.do, "ExecStopPost") == [69]
 
 
 #: Seconds after which podman is sent a signal once more.
