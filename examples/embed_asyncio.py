@@ -58,7 +58,13 @@ async def node(root: str, news: asyncio.Queue[str]) -> AsyncIterator[None]:
         if not started.done():
             started.cancel()
 
-    trio.lowlevel.start_guest_run(run, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=end)
+    trio.lowlevel.start_guest_run(
+        run,
+        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+        done_callback=end,
+        # Signal handlers of asyncio's loop, also those that are added before, go on to work.
+        host_uses_signal_set_wakeup_fd=True,
+    )
     stop = None
     try:
         await asyncio.wait([started, ended], return_when=asyncio.FIRST_COMPLETED)

@@ -173,7 +173,7 @@ class Client:
                             await ask.done()
 
         ``held`` are the instances that the handler has already, from a session before. ``docs/remote-handlers.md`` says
-        what each ask means. The iteration ends with the daemon.
+        what each ask means. The iteration ends when the daemon stops, and raises :exc:`ClientError` if it was killed.
 
         Raises:
           DaemonError: with the status 409 if the type has a handler, and 403 if this user may not serve it.

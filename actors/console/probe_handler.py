@@ -17,6 +17,7 @@ from typing import Final
 
 import attrs
 import trio
+from trio_util import wait_any
 
 from ...protocol.handlers.remote import MOST_OPEN, AskKind, Instance, Verdict
 from ...protocol.logs.lines import SILENT
@@ -71,6 +72,19 @@ async def _check(plugin_type: str, name: str, command: Sequence[str], *, keeps: 
                 return EXIT_OK if await probe.all_is_well(keeps=keeps) else EXIT_FAILED
 
 
+class _Unheard:
+    """Takes what the handler reports of the plugin."""
+
+    def report(self, *_: object, **__: object) -> None:
+        """Take its health."""
+
+    def role(self, **_: object) -> None:
+        """Take whether it is usable."""
+
+    def gone(self, _: str) -> None:
+        """Take that it has left."""
+
+
 @attrs.define(eq=False)
 class Probe:
     """The checks of one handler, in their order; each goes on from the one before."""
@@ -101,6 +115,18 @@ class Probe:
             self._process = subprocess.Popen(words, env={**os.environ, "PLUGIND_STATUS": self.status}, stdout=2)
         except OSError as error:
             raise CommandError(f"cannot run {words[0]}: {error.strerror}") from error
+
+    def _code(self) -> int | None:
+        assert self._process is not None, "it was started"
+        return self._process.poll()
+
+    async def _why_over(self, kind: AskKind) -> str:
+        """Return why its stream has ended amid an ask."""
+        assert self._process is not None, "it was started"
+        with trio.move_on_after(1):
+            code = await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+            return f"it has ended with code {code} when it was asked to {kind.value}"
+        return f"it has closed its stream when it was asked to {kind.value}"
 
     def _kill(self) -> None:
         assert self._process is not None, "it was started"
@@ -139,10 +165,12 @@ class Probe:
                 if session is not None and session is not before and session.synced:
                     self.session = session
                     return
-                assert self._process is not None, "it was started"
-                if (code := self._process.poll()) is not None:
+                if (code := self._code()) is not None:
                     raise _WrongError(f"it has ended with code {code}")
                 await trio.sleep(0.05)  # A process that ends is no event here.
+        others = [of for of, handler in self.handlers.by_type.items() if handler.session is not None]
+        if session is None and others:
+            raise _WrongError(f"it serves {', '.join(others)}, and not {self.handler.plugin_type}")
         if session is None:
             raise _WrongError(f"it has not asked for GET /v1/handlers/{self.handler.plugin_type} within {CONNECT:g} s")
         raise _WrongError(f"it has not posted …/held within {CONNECT:g} s")
@@ -150,8 +178,10 @@ class Probe:
     async def registers(self) -> None:
         """Ask for all that comes with a plugin."""
         self.plugin = self._instance(self.name)
-        for kind in (AskKind.VALIDATE, AskKind.REGISTER, AskKind.FOLLOW):
+        for kind in (AskKind.VALIDATE, AskKind.REGISTER):
             await self._accepted(kind, self.plugin)
+        self.handler.links[self.plugin.id] = _Unheard()
+        await self._accepted(AskKind.FOLLOW, self.plugin)
 
     async def answers_many(self) -> None:
         """Ask about many plugins at once; it may refuse them."""
@@ -233,7 +263,9 @@ class Probe:
         self.session.asks.put(kind, instance, trio.current_time() + ANSWER, note)
         self.session.wake()
         with trio.move_on_after(ANSWER):
-            await answered.wait()
-        if not verdicts or verdicts[0].away:
+            await wait_any(answered.wait, self.session.over.wait)
+        if self.session.over.is_set():
+            raise _WrongError(await self._why_over(kind))
+        if not verdicts:
             raise _WrongError(f"no answer to {kind.value} within {ANSWER:g} s")
         return verdicts[0]

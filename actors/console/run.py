@@ -480,5 +480,5 @@ async def run_daemon(settings: Configured, read: Callable[[], Configured] | None
     # A node that observes calls no handlers.
     handlers = {} if config.observe else installed_handlers()
     node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
-    warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
+    warn_of_types(config, {*BUILT_IN_TYPES, *handlers, *config.handler_uids, *config.handler_grace}, log)
     await serve(node, log, config, settings.status_path, reloader, stop_limit(node, log))

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import attrs
 import trio
@@ -46,6 +47,21 @@ from .link import Link
 HEARTBEAT = 15.0
 #: Seconds that a handler has to answer that it follows an instance no more.
 _UNFOLLOW = 3.0
+
+
+class Reported(Protocol):
+    """What takes the reports about a followed instance: see :class:`Link`."""
+
+    def report(
+        self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None, *, warnings: Iterable[str] = ()
+    ) -> None:
+        """Take its health."""
+
+    def role(self, *, usable: bool) -> None:
+        """Take whether it can be used."""
+
+    def gone(self, reason: str) -> None:
+        """Take that it has left."""
 
 
 def _nobody(_: Verdict) -> None:
@@ -185,7 +201,7 @@ class RemoteHandler:
         self._is_back = trio.Event()
         #: The instances for which Register has begun, and Deregister has not.
         self.registered: dict[str, Instance] = {}
-        self._links: dict[str, Link] = {}
+        self.links: dict[str, Reported] = {}
 
     @property
     def why_away(self) -> str | None:
@@ -229,7 +245,7 @@ class RemoteHandler:
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Have each process that serves the type register and follow the plugin, and tell it the role."""
         instance = self._instance(plugin)
-        self._links[instance.id] = link
+        self.links[instance.id] = link
         try:
             while True:
                 if (why := self.why_away) is not None:
@@ -240,7 +256,7 @@ class RemoteHandler:
                 except HandlerAwayError:
                     continue
         finally:
-            del self._links[instance.id]
+            del self.links[instance.id]
 
     async def _follow(self, instance: Instance, link: Link) -> None:
         session = self.session
@@ -294,10 +310,6 @@ class RemoteHandler:
             raise PluginError(verdict.error, cause=verdict.cause)
 
     # --- sessions ---
-
-    def link_of(self, instance: str) -> Link | None:
-        """Return the link of a followed instance, for reports of its health."""
-        return self._links.get(instance)
 
     def sync(self, session: Session, held: Mapping[str, Instance]) -> int:
         """Take what a handler holds; ask it to deregister the rest, and return the number of the last such ask."""
@@ -444,10 +456,20 @@ class RemoteHandlers:
             if (grace := self.grace.get(plugin_type)) is not None:
                 self._graces.put(now + grace, (handler, now))
             self.log.event(Level.WARNING, "handler is away", type=plugin_type, reason=why, **process)
-        if plugin_type in self.handlers:
+        if self._is_stray(handler):
+            # Otherwise each misspelt type would stay, and be away.
+            del self.by_type[plugin_type], self._away_since[handler]
+            self.handlers.remove(plugin_type)
+            await self._report(HandlerRemoved(plugin_type))
+        elif plugin_type in self.handlers:
             await self._report(self.handlers.set_away(plugin_type, why))
         if handler.why_away == why:
             del self._changes[handler]
+
+    def _is_stray(self, handler: RemoteHandler) -> bool:
+        """Whether nobody serves a type that the configuration does not name, and that has no plugin."""
+        named = self.uids.keys() | self.grace.keys()
+        return handler.session is None and handler.plugin_type not in named and not handler.registered
 
     async def _withdraw(self, handler: RemoteHandler) -> None:
         """Deregister the plugins of a handler that was away for too long."""

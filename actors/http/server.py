@@ -427,10 +427,13 @@ async def _respond(exchange: HttpExchange, response: HttpResponse, limits: HttpL
 
     with trio.fail_after(math.inf if response.endless else limits.response):
         await send_all(head)
-        if response.endless:
-            await _write_while_there(exchange.stream, response.write, send)
-        else:
+        if not response.endless:
             await response.write(send)
+            await send_all(exchange.end())
+            return
+    await _write_while_there(exchange.stream, response.write, send)
+    # The client has all of the answer: one that has waited for the last line may be gone.
+    with contextlib.suppress(*_NO_CLIENT):
         await send_all(exchange.end())
 
 

@@ -27,8 +27,7 @@ from ...protocol.handlers.remote import HandlerRefusedError
 from ...protocol.leases.asked_json import RequestError
 from ...protocol.status.json import Json
 from ...protocol.text import encodable
-from ..handlers.link import Link
-from ..handlers.remote import HEARTBEAT, RemoteHandlers, Session
+from ..handlers.remote import HEARTBEAT, RemoteHandlers, Reported, Session
 from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
 from ..io.unix_socket import Credentials
 from .allocations import new_token
@@ -128,7 +127,7 @@ class HandlersApi:
     def _take_health(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         posted = health_from_json(body)
         handler = find(posted.session).handler
-        taken = sum(_report(handler.link_of(plugin.instance), plugin) for plugin in posted.plugins)
+        taken = sum(_report(handler.links.get(plugin.instance), plugin) for plugin in posted.plugins)
         return json_response(200, {"taken": taken, "dropped": len(posted.plugins) - taken})
 
 
@@ -140,7 +139,7 @@ def _lines(lines: Iterable[dict[str, Json]]) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
-def _report(link: Link | None, posted: HealthPosted) -> bool:
+def _report(link: Reported | None, posted: HealthPosted) -> bool:
     """Report what a handler posted of an instance; return False if it does not follow the instance."""
     if link is None:
         return False

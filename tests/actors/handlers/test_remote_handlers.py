@@ -120,7 +120,7 @@ async def test_a_process_is_asked_what_a_handler_of_the_program_would_be(autojum
         (instance,) = process.has.values()
         assert instance.plugin is not None
         assert instance.plugin.pid == plugin.pid
-        link = process.session.handler.link_of(instance.id)
+        link = process.session.handler.links.get(instance.id)
         assert link is not None
         link.report(Health.HEALTHY, facts={"unit": "celsius"})
         await node.settled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,13 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import (
+    MemoryReceiveStream,
+    MemorySendStream,
+    MockClock,
+    memory_stream_pair,
+    wait_all_tasks_blocked,
+)
 
 from plugind.actors.http.server import HttpLimits, HttpRequest, HttpResponse, LateResponse, serve_connection
 from plugind.actors.io.unix_socket import Credentials
@@ -25,7 +31,7 @@ from plugind.protocol.leases.book import BIND
 from plugind.protocol.leases.drains import DrainTarget, drain_from_json
 from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
-from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
+from plugind.protocol.leases.values import LeaseState, ProcessIdentity, ProcessOwner, TimeOwner
 from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.tests.actors.status.bench import body_of
 from plugind.tests.actors.status.lease_book import ANSWER, BookActor
@@ -54,8 +60,10 @@ def peer(uid: int = ALICE, pid: int = 991) -> Credentials:
 class Client:
     """A connection on which a request was sent."""
 
-    stream: trio.abc.Stream
+    stream: trio.StapledStream[MemorySendStream, MemoryReceiveStream]
     received: bytes = b""
+    #: The other end of the connection.
+    served: trio.StapledStream[MemorySendStream, MemoryReceiveStream] | None = None
 
     async def answer(self) -> tuple[int, Any]:
         """Return status and body of an answer that is whole."""
@@ -108,7 +116,7 @@ class Daemon:
 
         self.nursery.start_soon(serve)
         await ours.send_all(head + raw)
-        return Client(ours)
+        return Client(ours, served=theirs)
 
     async def ask(
         self, method: str, path: str, body: object = None, *, by: Credentials | None = None, **query: str
@@ -319,6 +327,29 @@ async def test_a_caller_in_line_who_leaves_or_waits_too_long(named: bool, autoju
         places, failure = await late.lines(), (await late.lines())[-1]
         assert shown(places[:-1])[-1] == (1, ["held"])
         assert failure_from_json(failure).problem is Problem.TIMEOUT
+
+
+async def test_a_caller_in_line_who_closes_as_soon_as_it_has_the_lease_keeps_it(autojump_clock: MockClock) -> None:
+    """As ``plugind allocate`` does, which becomes the command: its lease ended, and others got the device."""
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="held")
+        client = await daemon.wait("?progress")
+
+        assert client.served is not None
+        sends = client.served.send_stream
+        assert sends.send_all_hook is not None
+        pass_on: Callable[[], Awaitable[object]] = sends.send_all_hook
+
+        async def pass_on_and_close() -> None:
+            await pass_on()
+            client.stream.send_stream.close()
+            client.stream.receive_stream.close()
+
+        sends.send_all_hook = pass_on_and_close  # After the next piece, which is the lease.
+        await daemon.ask("DELETE", "/v1/leases/held")
+        await wait_all_tasks_blocked()
+        (lease,) = daemon.leases.leases
+        assert lease.state is LeaseState.HELD
 
 
 async def test_a_caller_in_line_is_told_that_plugind_stops(autojump_clock: MockClock) -> None:
