@@ -158,8 +158,8 @@ async def _check_calls(found: Findings, channel: Channel, ids: list[str]) -> Non
         return
     if options.get_preferred_allocation_available:
         await _prefer(found, stub, ids)
-    await _allocate(found, stub, ids[:1], pre_start=options.pre_start_required)
-    if len(ids) > 1:
+    answers = await _allocate(found, stub, ids[:1], pre_start=options.pre_start_required)
+    if answers and len(ids) > 1:
         await _allocate(found, stub, ids, pre_start=options.pre_start_required)
 
 
@@ -184,7 +184,8 @@ def _problem_with(answer: tuple[str, ...], available: list[str], include: str, s
     return None if include in answer else f"{_quoted(include)} must be included"
 
 
-async def _allocate(found: Findings, stub: DevicePluginStub, ids: list[str], *, pre_start: bool) -> None:
+async def _allocate(found: Findings, stub: DevicePluginStub, ids: list[str], *, pre_start: bool) -> bool:
+    """Call Allocate, and PreStartContainer after it if required; return whether Allocate was answered."""
     clock, whose = Clock(0.0), f"of {_quoted(ids[0])}" if len(ids) == 1 else f"of all {len(ids)}"
     try:
         answer = await allocated(stub, ids)
@@ -192,11 +193,11 @@ async def _allocate(found: Findings, stub: DevicePluginStub, ids: list[str], *, 
         # A plugin may refuse to give so many devices to one container.
         may = isinstance(error, RefusedError) and not isinstance(error.__cause__, AnswerError) and len(ids) > 1
         found.note("Allocate", Verdict.WARNING if may else Verdict.WRONG, f"{whose}: {error}", clock.took)
-        return
+        return isinstance(error, RefusedError)
     verdict, detail = _judged(answer)
     found.note("Allocate", verdict, f"{whose}: {detail}", clock.took)
     if not pre_start:
-        return
+        return True
     clock = Clock(0.0)
     try:
         await started(stub, ids)
@@ -204,6 +205,7 @@ async def _allocate(found: Findings, stub: DevicePluginStub, ids: list[str], *, 
         found.note("PreStartContainer", Verdict.WRONG, f"{whose}: {error}", clock.took)
     else:
         found.note("PreStartContainer", Verdict.OK, whose, clock.took)
+    return True
 
 
 def _judged(answer: Answer) -> tuple[Verdict, str]:
@@ -230,7 +232,7 @@ def _judged(answer: Answer) -> tuple[Verdict, str]:
 
 async def _check_serving(found: Findings, lists: _Lists, connect: Connect, clock: Clock) -> None:
     """Find out whether the stream was open until now, and whether the plugin answers on a new connection."""
-    problem = None if lists.end is None or not lists.count else f"the stream of ListAndWatch has ended: {lists.end}"
+    problem = None if lists.end is None else f"the stream of ListAndWatch has ended: {lists.end}"
     try:
         channel = await connect()
         try:

@@ -61,7 +61,7 @@ class ProbeStep:
 class ProbeOptions:
     """The options of a probe."""
 
-    #: Seconds for the whole probe.
+    #: Seconds for the whole probe but ``exercise``.
     timeout: float = 10.0
     #: Whether to notify the plugin of its registration, if it would be registered.
     notify: bool = False

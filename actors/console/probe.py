@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds(0.01, 86_400.0),
         default=ProbeOptions().timeout,
-        help="for the whole probe, in seconds (default: %(default)g)",
+        help="for the whole probe but --exercise, in seconds (default: %(default)g)",
     )
     add_output_argument(parser, "one object, with the steps and the result")
     parser.add_argument(
@@ -123,8 +123,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exercise",
         action="store_true",
-        help="also notify a device plugin, follow its lists, and call what leases call, such as Allocate, which can"
-        " program or reset its devices: only where nobody uses them",
+        help="also notify a device plugin, follow its lists, and call Allocate and what else leases call, which can"
+        " program or reset its devices: use it where nobody uses them",
     )
     parser.add_argument("--strict", action="store_true", help="apply the rules of the kubelet")
     parser.add_argument(

@@ -187,6 +187,7 @@ PREFERRED, ALLOCATE, PRE_START = AllocationCall
         (empty, 0, "ListAndWatch", WRONG, "its list has no devices"),
         (silent, 0, "ListAndWatch", WRONG, "no device list after 10s"),
         (ends, 0, "ListAndWatch", WRONG, "the plugin ended it"),
+        (ends, 0, "serving", WRONG, "the stream of ListAndWatch has ended"),
         (ends_in_order, 2, "serving", WRONG, "the stream of ListAndWatch has ended: the plugin ended it"),
         (exits, 0.5, "serving", WRONG, "nobody listens"),
         (exits, 2, "serving", WRONG, "nobody listens"),
