@@ -101,7 +101,7 @@ async def _play(
             lives.recover()
             await trio.sleep(_LAST_TRIES)
             await check()
-    except Exception as error:
+    except BaseException as error:  # That of pytest.fail() is no Exception.
         error.add_note("\n".join([f"The acts of seed {config.seed}:", *(f"  {line}" for line in lives.acts)]))
         error.add_note(f"Repeat them with play(..., seed={config.seed}, acts={played}).")
         raise

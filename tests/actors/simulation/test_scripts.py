@@ -102,6 +102,15 @@ def test_a_planted_bug_is_found_and_its_note_repeats_it() -> None:
     assert re.fullmatch(r"  [\d.]+ s: .*", acts.splitlines()[-1])
 
 
+def test_a_call_of_pytest_fail_gets_the_notes_too() -> None:
+    def fail(_: Names, __: Sequence[Plugin]) -> None:
+        pytest.fail("as planned")
+
+    with pytest.raises(pytest.fail.Exception, match="as planned") as caught:
+        play(Names, PLUGINS, invariant=fail, seed=0)
+    assert caught.value.__notes__[-1].startswith("Repeat them with play(..., seed=0, acts=")
+
+
 async def test_every_kind_of_act_is_played(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         lives = Lives(node, PLUGINS, random.Random(0))
