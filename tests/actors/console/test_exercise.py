@@ -85,6 +85,12 @@ async def test_a_good_plugin_passes_each_step(autojump_clock: MockClock) -> None
     }
 
 
+async def test_the_newest_of_the_first_lists_counts(autojump_clock: MockClock) -> None:
+    found = await exercised(one_more, at=0.5)
+    assert found["ListAndWatch"].detail == "2 lists came; devices: 4"
+    assert found["Allocate"].detail.startswith("of all 4: ")
+
+
 async def test_a_refusal_of_all_devices_at_once_is_a_warning(autojump_clock: MockClock) -> None:
     """Some plugins give one device to a container, whatever the kubelet counts."""
 
@@ -112,6 +118,10 @@ def small_word(gpus: Gpus, plugged: PluggedIn) -> None:
 
 def empty(gpus: Gpus, plugged: PluggedIn) -> None:
     gpus.show()
+
+
+def one_more(gpus: Gpus, plugged: PluggedIn) -> None:
+    gpus.show(*(Device(f"gpu-{number}") for number in range(4)))
 
 
 def silent(gpus: Gpus, plugged: PluggedIn) -> None:
