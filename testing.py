@@ -28,7 +28,7 @@ each :class:`CSICall`. A :class:`FakeDRADriver` prepares claims and sends a :cla
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
-links.
+links. :func:`play` lets plugins appear, change and fail at random, by seed, and checks an invariant of your handler.
 
 **Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
 :meth:`SimulatedNode.hang` hangs one. ``node.directory`` drops, delays and overflows events and fails scans
@@ -65,6 +65,7 @@ from .actors.simulation.node import (
 )
 from .actors.simulation.plugins import Call, FakePlugin, PluggedIn
 from .actors.simulation.reactions import Reaction
+from .actors.simulation.scripts import play
 from .protocol.handlers.dra_health import DeviceReport, DeviceStatus
 from .protocol.plugins.devices import Device, DeviceOptions
 from .supervisor import NodeEndedError
@@ -108,6 +109,7 @@ __all__ = [
     "SimulatedNode",
     "Takes",
     "daemon",
+    "play",
 ]
 
 #: The names of the fixtures that the pytest plugin adds.

@@ -61,10 +61,12 @@ class ProbeStep:
 class ProbeOptions:
     """The options of a probe."""
 
-    #: Seconds for the whole probe.
+    #: Seconds for the whole probe but ``exercise``.
     timeout: float = 10.0
     #: Whether to notify the plugin of its registration, if it would be registered.
     notify: bool = False
+    #: Whether to follow a device plugin then, and to call what leases call, which can program devices.
+    exercise: bool = False
     #: Whether to apply the kubelet's rules where plugind's rules differ.
     strict: bool = False
     #: Whether the socket's root is marked deprecated (behaviour 16).

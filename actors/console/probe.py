@@ -1,8 +1,8 @@
 """``plugind probe``: whether a daemon would register a plugin's socket, step by step, without a daemon.
 
 It is meant for plugin authors. It examines the path, dials, calls GetInfo, has the type's handler validate the answer,
-dials the endpoint, and checks whether the plugin can be notified. It notifies only on request, since a registrar can
-react to a notification. The steps are in ``plugind.actors.console.probing``.
+dials the endpoint, and checks whether the plugin can be notified. It notifies and exercises it only on request, since a
+registrar can react to a notification. The steps are in ``plugind.actors.console.probing``.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ whose root is the one of --root in which the socket lies, else the kubelet's dir
 A server may have the method NotifyRegistrationStatus and answer that it is not implemented, as generated base classes
 do. Only --notify finds that out, since only then the method is called.
 
+With --exercise a device plugin is notified, or need not be if it registers by a call. Then the probe waits for a list
+and a second one, judges their devices and words of health, and calls GetPreferredAllocation if it is offered, Allocate
+for one device and for all healthy ones, and PreStartContainer if it is required. Some seconds later the plugin must
+still serve. These calls have the deadlines of a daemon, besides --timeout. Allocate can program or reset devices, and
+nothing takes it back: use --exercise where nobody uses the devices.
+
 With --strict the kubelet of Kubernetes 1.36 is meant instead of a daemon. It knows three types, reaches no path of more
 than 107 bytes, accepts no CSI driver of 0.x in any directory, and calls drivers at once: NodeGetInfo for CSI,
 GetDevicePluginOptions for device plugins. What plugind refuses in the info of any type stays wrong, also where the
@@ -57,6 +63,7 @@ kubelet does not look: endpoints that are no unix sockets, names that cannot be 
 examples:
   plugind probe ./my-plugin-reg.sock
   plugind probe /run/a.sock -o json --timeout 3
+  plugind probe /var/lib/kubelet/device-plugins/gpu.sock --exercise
   plugind probe /var/lib/kubelet/plugins_registry/a.sock --strict"""
 
 #: The actions of a daemon, and those of the kubelet.
@@ -98,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind probe``."""
     parser.description = (
         "Say step by step what a daemon would make of a plugin's registration socket. No daemon is needed, and the"
-        " plugin is not notified unless --notify is given."
+        " plugin is not notified unless --notify or --exercise is given."
     )
     parser.epilog = _EPILOG
     parser.add_argument("socket", metavar="SOCKET", help="the path of the registration socket")
@@ -107,11 +114,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds(0.01, 86_400.0),
         default=ProbeOptions().timeout,
-        help="for the whole probe, in seconds (default: %(default)g)",
+        help="for the whole probe but --exercise, in seconds (default: %(default)g)",
     )
     add_output_argument(parser, "one object, with the steps and the result")
     parser.add_argument(
         "--notify", action="store_true", help="also notify the plugin that it is registered, as a daemon would"
+    )
+    parser.add_argument(
+        "--exercise",
+        action="store_true",
+        help="also notify a device plugin, follow its lists, and call Allocate and what else leases call, which can"
+        " program or reset its devices: use it where nobody uses them",
     )
     parser.add_argument("--strict", action="store_true", help="apply the rules of the kubelet")
     parser.add_argument(
@@ -168,7 +181,8 @@ def _options(args: argparse.Namespace) -> ProbeOptions:
     roots = tuple(Root(os.path.abspath(path), args.deprecated, args.insecure_root) for path in args.root)
     return ProbeOptions(
         args.timeout,
-        notify=args.notify,
+        notify=args.notify or args.exercise,
+        exercise=args.exercise,
         strict=args.strict,
         deprecated=args.deprecated,
         trust=trust,

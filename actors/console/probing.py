@@ -1,8 +1,8 @@
 """The checks of ``plugind probe``, in the order in which a daemon makes them.
 
 The rules are not repeated here: :func:`~plugind.protocol.plugins.info.check_info` checks the info, and the daemon's
-handler everything that depends on the type. Without ``--notify`` a probe changes nothing: it calls GetInfo, and opens a
-call that it does not complete.
+handler everything that depends on the type. Without ``--notify`` and ``--exercise`` a probe changes nothing: it calls
+GetInfo, and opens a call that it does not complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.discovery.endpoints import default_directories
 from ...protocol.errors import PluginError, ValidationError
-from ...protocol.plugins.info import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
+from ...protocol.plugins.info import BUILT_IN_TYPES, DEVICE, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
 from ...protocol.plugins.status import Outcome
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
@@ -33,6 +33,7 @@ from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProbl
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ...protocol.world.claims import taken, taken_by_another_user
 from ...protocol.world.endpoint_owners import belongs_to
+from ..devices.follower import CONNECT_TIMEOUT
 from ..devices.handler import DevicePluginHandler
 from ..grpc.client.channel import Channel
 from ..grpc.client.dial import dial
@@ -43,8 +44,10 @@ from ..handlers.handler import Handler, policy_of
 from ..handlers.served import validate
 from ..io.connecting import MAX_PATH
 from ..io.file_identity import identity_at
+from ..io.unix_socket import Credentials
 from ..registration.conversation import bounded_info_type
 from .beside import Other, owner_of_endpoint
+from .exercise import exercise
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLED_TYPES, calls_to, get_options, within
 from .probe_places import as_discovered, check_place, distrust, root_at, say_whose_rules
@@ -74,13 +77,15 @@ async def probe(
         deadline = trio.current_time() + options.timeout
         channel = await _connect(found, whole, options, deadline)
         try:
-            info, took = await _ask(found, channel, whole, deadline)
+            info, took = await _ask(found, channel, whole, options, deadline)
             _judge_endpoint(found, info, whole, options)
             await _check_type(found, info, whole, handlers, options, others)
             called = _is_called(info, handlers, options)
             await _check_endpoint(found, info, channel, whole, options, deadline, called=called)
             if options.notify and found.fate is Fate.REGISTERED:
                 await _notify(found, channel, deadline)
+                if options.exercise and found.fate is Fate.REGISTERED:
+                    await _exercise(found, info, whole, options)
             else:
                 await _look_for_notify(found, channel, deadline, took)
         finally:
@@ -170,7 +175,9 @@ async def _connect(found: Findings, path: str, options: ProbeOptions, deadline: 
     return channel
 
 
-async def _ask(found: Findings, channel: Channel, path: str, deadline: float) -> tuple[PluginInfo, float]:
+async def _ask(
+    found: Findings, channel: Channel, path: str, options: ProbeOptions, deadline: float
+) -> tuple[PluginInfo, float]:
     """Return the plugin's info, and how many seconds it took."""
     clock, limits = Clock(deadline), InfoLimits()
     try:
@@ -179,7 +186,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         reply = await stub.GetInfo(InfoRequest(), timeout=clock.left)
     except GRPCError as error:
         if error.status is Status.UNIMPLEMENTED:
-            await _ask_caller(found, channel, deadline, clock.took)
+            await _ask_caller(found, channel, path, options, deadline, clock.took)
         fate = Fate.PARKED if error.status is Status.UNIMPLEMENTED else Fate.FAILED
         raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
     took = clock.took
@@ -200,7 +207,9 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
     return info, took
 
 
-async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: float) -> None:
+async def _ask_caller(
+    found: Findings, channel: Channel, path: str, options: ProbeOptions, deadline: float, took: float
+) -> None:
     """Find out whether this is a device plugin that registers by a call, as most do, and serves no GetInfo.
 
     Raises:
@@ -215,6 +224,9 @@ async def _ask_caller(found: Findings, channel: Channel, deadline: float, took: 
     said = f"{answer}: it registers by a call on kubelet.sock beside its socket"
     found.note("GetDevicePluginOptions", Verdict.OK, said, clock.took)
     found.fate = Fate.BY_CALL
+    if options.exercise:
+        judge = partial(distrust, path=path, options=options)
+        await exercise(found, partial(dial, path, timeout=CONNECT_TIMEOUT, judge=judge))
     raise StopError
 
 
@@ -450,6 +462,20 @@ async def _notify(found: Findings, channel: Channel, deadline: float) -> None:
             found.wrong(_NOTIFY, _notify_failed(error, clock, timeout), Fate.DEREGISTERED, clock.took)
         return
     found.note(_NOTIFY, Verdict.OK, "taken", clock.took)
+
+
+async def _exercise(found: Findings, info: PluginInfo, path: str, options: ProbeOptions) -> None:
+    """Exercise a device plugin on its endpoint. The process that listens there is judged again."""
+    if info.type != DEVICE:
+        found.note("exercise", Verdict.WARNING, f"only device plugins are exercised, and the type is {info.type}")
+        return
+
+    def judge(peer: Credentials) -> str | None:
+        if info.endpoint == path:
+            return distrust(peer, path, options)
+        return None if options.strict else options.trust.refusal(peer.uid, peer.pid, options.users)
+
+    await exercise(found, partial(dial, info.endpoint, timeout=CONNECT_TIMEOUT, judge=judge))
 
 
 def _notify_failed(error: GRPCError, clock: Clock, timeout: float) -> str:

@@ -9,7 +9,7 @@ nobody can get them: its answer was late, its connection was lost, or the follow
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import TypeVar, assert_never
@@ -66,11 +66,11 @@ _SETTLED = (WireProblem.GOING_AWAY, WireProblem.MESSAGE_BYTES)
 T = TypeVar("T")
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """The plugin holds nothing for the lease; the text is the reason."""
 
 
-class _LostError(Exception):
+class LostError(Exception):
     """It is not known what the plugin holds for the lease; the text is the reason."""
 
 
@@ -130,9 +130,9 @@ class PluginCalls:
     async def _prefer(self, call: PreferenceAsked, link: Link) -> None:
         answer = Preferred(call.lease, call.resource, error=ENDED)
         try:
-            devices = await _preferred(call, link)
+            devices = await preferred(_stub(link), call.available, call.must_include, call.size)
             answer = Preferred(call.lease, call.resource, devices)
-        except (_RefusedError, _LostError) as error:
+        except (RefusedError, LostError) as error:
             text = f"device plugin GetPreferredAllocation rpc failed with err: {error}"
             answer = Preferred(call.lease, call.resource, error=text)
         finally:
@@ -144,12 +144,16 @@ class PluginCalls:
         # The answer if the call is cancelled or crashes.
         answer: Allocated | AllocationRefused | AllocationLost = self._lost(call, ENDED)
         try:
-            said = await _allocated(call, link, watch)
+            stub = _stub(link)
+            with watch:
+                said = await allocated(stub, call.devices)
+            if call.pre_start:
+                await started(stub, call.devices)
             uid = None if channel is None or channel.peer is None else channel.peer.uid
             answer = Allocated(call.lease, call.resource, said, uid=uid)
-        except _RefusedError as error:
+        except RefusedError as error:
             answer = AllocationRefused(call.lease, call.resource, str(error))
-        except _LostError as error:
+        except LostError as error:
             answer = self._lost(call, str(error))
         finally:
             if isinstance(answer, AllocationLost) and channel is not None and channel.peer is not None:
@@ -181,19 +185,26 @@ def _unsent(call: PluginCall, reason: str) -> CallMessage:
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-async def _preferred(call: PreferenceAsked, link: Link) -> tuple[str, ...]:
+async def preferred(
+    stub: DevicePluginStub, available: Collection[str], must_include: Collection[str], size: int
+) -> tuple[str, ...]:
+    """Call GetPreferredAllocation, and return the devices in the answer, whatever they are.
+
+    Raises:
+      RefusedError: if the call fails, or the answer is not that for one container.
+      LostError: if no answer comes.
+    """
     wanted = api.ContainerPreferredAllocationRequest(
-        available_deviceIDs=call.available, must_include_deviceIDs=call.must_include, allocation_size=call.size
+        available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
     )
     request = api.PreferredAllocationRequest(container_requests=[wanted])
-    stub = _stub(link)
     # The answer lists devices of the request, in the same form.
     most = request.ByteSize() + _MAX_UNKNOWN
     stub.GetPreferredAllocation.reply_type = at_most(most, api.PreferredAllocationResponse)
     asked = stub.GetPreferredAllocation(request, timeout=PREFERENCE_TIMEOUT)
     said = await _answered(asked, PREFERENCE_TIMEOUT)
     if len(said.container_responses) != 1:
-        raise _RefusedError(f"{len(said.container_responses)} containers return in its answer, and one was asked for")
+        raise RefusedError(f"{len(said.container_responses)} containers return in its answer, and one was asked for")
     return tuple(said.container_responses[0].deviceIDs)
 
 
@@ -207,29 +218,35 @@ class _Stopwatch:
         self.seconds = trio.current_time() - self._began
 
 
-async def _allocated(call: AllocateAsked, link: Link, watch: _Stopwatch) -> Answer:
-    stub = _stub(link)
-    wanted = api.ContainerAllocateRequest(devices_ids=call.devices)
+async def allocated(stub: DevicePluginStub, devices: Collection[str]) -> Answer:
+    """Call Allocate for one container, and return the checked answer.
+
+    Raises:
+      RefusedError: if the call fails, or the answer cannot be used; then an :exc:`AnswerError` is its cause.
+      LostError: if no answer comes.
+    """
+    wanted = api.ContainerAllocateRequest(devices_ids=devices)
     stub.Allocate.reply_type = at_most(MAX_MESSAGE, api.AllocateResponse)
     asked = stub.Allocate(api.AllocateRequest(container_requests=[wanted]), timeout=ALLOCATE_TIMEOUT)
-    with watch:
-        said = await _answered(asked, ALLOCATE_TIMEOUT)
+    said = await _answered(asked, ALLOCATE_TIMEOUT)
     try:
         check_count(len(said.container_responses))
-        answer = checked(_plain(said.container_responses[0]))
+        return checked(_plain(said.container_responses[0]))
     except AnswerError as error:
-        raise _RefusedError(f"the answer of the device plugin to Allocate cannot be used: {error}") from error
-    if call.pre_start:
-        await _start(call, stub)
-    return answer
+        raise RefusedError(f"the answer of the device plugin to Allocate cannot be used: {error}") from error
 
 
-async def _start(call: AllocateAsked, stub: DevicePluginStub) -> None:
-    """Call PreStartContainer, in which a plugin can reset the devices; nobody gets them until it has answered."""
-    asked = stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=call.devices), timeout=PRE_START_TIMEOUT)
+async def started(stub: DevicePluginStub, devices: Collection[str]) -> None:
+    """Call PreStartContainer, in which a plugin can reset the devices; nobody gets them until it has answered.
+
+    Raises:
+      RefusedError: if the call fails.
+      LostError: if no answer comes.
+    """
+    asked = stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=devices), timeout=PRE_START_TIMEOUT)
     try:
         await _answered(asked, PRE_START_TIMEOUT)
-    except (_RefusedError, _LostError) as error:
+    except (RefusedError, LostError) as error:
         raise type(error)(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
 
@@ -237,7 +254,7 @@ def _stub(link: Link) -> DevicePluginStub:
     try:
         return link.channel.stub(DevicePluginStub)
     except NoConnectionError as error:
-        raise _RefusedError(str(error)) from error
+        raise RefusedError(str(error)) from error
 
 
 async def _answered(call: Awaitable[T], timeout: float) -> T:
@@ -245,15 +262,15 @@ async def _answered(call: Awaitable[T], timeout: float) -> T:
     try:
         return await call
     except trio.ClosedResourceError as error:
-        raise _LostError("the connection to the endpoint was closed") from error
+        raise LostError("the connection to the endpoint was closed") from error
     except GRPCError as error:
         cause = error.__cause__
         words = cut(escaped(status_text(error)), _MAX_WORDS)
         if isinstance(cause, WireError) and cause.problem not in _SETTLED:
-            raise _LostError(words) from error
+            raise LostError(words) from error
         if error.status is Status.DEADLINE_EXCEEDED:
-            raise _LostError(f"no answer within {timeout:g} s") from error
-        raise _RefusedError(words) from error
+            raise LostError(f"no answer within {timeout:g} s") from error
+        raise RefusedError(words) from error
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------

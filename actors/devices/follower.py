@@ -56,7 +56,7 @@ SHARED = "another registration of the same endpoint follows its lists"
 #: Added to the reason for which the stream of a strict node has ended.
 NOT_AGAIN = "; with --strict it is not opened again until the plugin registers anew"
 
-_LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 
 #: Locks for opening a stream, by the path of the endpoint and the process that listens there. A plugin can be
 #: registered both by a call and by its socket, and some plugins split one channel of updates among all streams.
@@ -246,9 +246,7 @@ class DeviceFollower:
     async def _follow_on(self, channel: Channel) -> _StreamEnd:
         self._streaming = channel
         try:
-            async with channel.request(
-                _LIST_AND_WATCH, Cardinality.UNARY_STREAM, Empty, ListAndWatchResponse
-            ) as stream:
+            async with channel.request(LIST_AND_WATCH, Cardinality.UNARY_STREAM, Empty, ListAndWatchResponse) as stream:
                 await stream.send_message(Empty(), end=True)
                 await self._take_lists(stream)
         except GRPCError as error:

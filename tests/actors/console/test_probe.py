@@ -34,7 +34,7 @@ from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.settings.config import Root
 from plugind.protocol.trust.directories import Access, insecurity, root_insecurity, root_insecurity_above
 from plugind.protocol.trust.users import Trust, user_words
-from plugind.testing import Call, CSICall, FakeCSIDriver, FakePlugin
+from plugind.testing import AllocationCall, Call, CSICall, Device, FakeCSIDriver, FakePlugin
 
 DEADLINE = 60.0
 GOOD = FakePlugin("CSIPlugin", "csi.example.com")
@@ -56,6 +56,7 @@ async def probed(
     *,
     timeout: float = 5.0,
     notify: bool = False,
+    exercise: bool = False,
     strict: bool = False,
     deprecated: bool = False,
     handlers: dict[str, Handler] | None = None,
@@ -69,6 +70,7 @@ async def probed(
     options = ProbeOptions(
         timeout,
         notify=notify,
+        exercise=exercise,
         strict=strict,
         deprecated=deprecated,
         trust=trust,
@@ -189,6 +191,38 @@ async def test_each_rule_that_is_broken_is_named_with_what_becomes_of_the_plugin
     found = [step for step in result.steps if (step.step, step.verdict) == expected]
     assert [words in step.detail for step in found] == [True], result.steps
     assert (result.fate, result.well) == (fate, expected[1] is OK)
+
+
+EXERCISED = ["ListAndWatch", "health", "options", "Allocate", "serving"]
+
+
+async def test_with_exercise_a_device_plugin_is_called_whichever_way_it_registers(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """The clock runs fast, since the probe looks seconds later whether the plugin still serves."""
+    mock_clock.rate = 5.0
+    devices = FakeDevices([Device("gpu-0")])
+    plugin = FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",), serves=[devices])
+    async with fake(tmp_path / "a.sock", plugin) as calls:
+        registered = await probed(tmp_path / "a.sock", notify=True, exercise=True)
+    assert [step.step for step in registered.steps][-6:] == [NOTIFY, *EXERCISED]
+    assert (registered.fate, registered.well) == (Fate.REGISTERED, True)
+    assert (AllocationCall.ALLOCATE, ("gpu-0",)) in devices.allocations
+    assert [call.registered for call in calls if call.method == NOTIFY] == [True]
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_listener, [devices], listen(str(tmp_path / "b.sock")))
+            by_call = await probed(tmp_path / "b.sock", exercise=True)
+            nursery.cancel_scope.cancel()
+    assert [step.step for step in by_call.steps][-6:] == ["GetDevicePluginOptions", *EXERCISED]
+    assert (by_call.fate, by_call.well) == (Fate.BY_CALL, True)
+
+
+async def test_with_exercise_a_plugin_of_another_type_is_only_notified(tmp_path: Path) -> None:
+    async with fake(tmp_path / "a.sock", GOOD):
+        result = await probed(tmp_path / "a.sock", notify=True, exercise=True)
+    assert verdicts(result.steps)[-2:] == [(NOTIFY, OK), ("exercise", WARNING)]
+    assert result.well
 
 
 async def test_a_device_plugin_that_registers_by_a_call_needs_no_get_info(tmp_path: Path) -> None:

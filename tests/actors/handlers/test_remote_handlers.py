@@ -16,6 +16,7 @@ from trio.testing import MockClock
 
 from plugind.actors.handlers.remote import RemoteHandlers, Session
 from plugind.actors.simulation.node import DEFAULT_CONFIG
+from plugind.actors.simulation.scripts import Lives
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.remote import (
     MOST_OPEN,
@@ -33,7 +34,7 @@ from plugind.protocol.handlers.remote import (
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.protocol.words import StateName
-from plugind.testing import FakeHandler, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.protocol.hypothesis_settings import examples
 
 TYPE = "Sensor"
@@ -312,7 +313,7 @@ class Story:
     def __init__(self, node: SimulatedNode, nursery: trio.Nursery, seed: int) -> None:
         self.node, self.nursery, self.random = node, nursery, random.Random(seed)
         self.process, self.serves = Process(node), False
-        self.plugins: dict[str, PluggedIn] = {}
+        self.lives = Lives(node, [sensor(name) for name in "abcdef"], self.random)
         self.pids = itertools.count(8)
 
     async def serve(self) -> None:
@@ -356,15 +357,6 @@ class Story:
             assert not self.process.session.answer(10**6, Verdict())
             self.process.unanswered.clear()
 
-    async def plug(self) -> None:
-        name = self.random.choice("abcdef")
-        if name not in self.plugins:
-            self.plugins[name] = self.node.plug(f"{name}.sock", sensor(name))
-
-    async def unplug(self) -> None:
-        if self.plugins:
-            self.plugins.pop(self.random.choice([*self.plugins])).stop()
-
     async def restart(self) -> None:
         await self.die()
         await (self.node.kill() if self.random.random() < 0.7 else self.node.stop())
@@ -374,28 +366,27 @@ class Story:
     async def crash_reconciler(self) -> None:
         self.node.crash("reconciler")
 
-    async def rest(self) -> None:
-        await trio.sleep(self.random.choice([0.0, 0.3, 3.0, 40.0]))
-
     async def play(self, acts: int) -> None:
         weights = {
             self.serve: 3, self.die: 1, self.lose: 1, self.find: 1, self.misbehave: 1, self.behave: 2,
-            self.answer_late: 1, self.plug: 5, self.unplug: 2, self.restart: 1, self.crash_reconciler: 1, self.rest: 6,
+            self.answer_late: 1, self.restart: 1, self.crash_reconciler: 1, self.lives.act: 13,
         }  # fmt: skip
         for act in self.random.choices([*weights], [*weights.values()], k=acts):
             await act()
         await self.behave()
         await self.die()
         await self.serve()
+        self.lives.recover()
         await trio.sleep(600)
 
     def check(self) -> None:
         """Check that the process has what is registered, and that this is all that there is."""
-        registered = {status.name for status in self.node.statuses.values() if status.state is StateName.REGISTERED}
-        assert registered == set(self.plugins)
+        there = sorted(plugin.name for _, plugin in self.lives.plugged.values())
+        states = [status for status in self.node.statuses.values() if status.state is StateName.REGISTERED]
+        assert sorted(status.name or "" for status in states) == there
         epoch = remote(self.node).epoch
         has = sorted((instance.name, instance.id.split("-")[0]) for instance in self.process.has.values())
-        assert has == [(name, epoch) for name in sorted(self.plugins)]
+        assert has == [(name, epoch) for name in there]
 
 
 @pytest.mark.parametrize("seed", range(6))
