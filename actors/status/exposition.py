@@ -10,6 +10,7 @@ contain an ESC or a bidirectional control, and metrics can be read on a terminal
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -194,7 +195,7 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
         "Drains of a resource and of its devices; with an empty name, the drain of the node.",
         labels=("resource_name",),
     )
-    for name, number in snapshot.drains.items():
+    for name, number in {"": 0, **Counter(target.resource or "" for target in snapshot.drains)}.items():
         drains.add_metric((_shown(name),), number)
     yield drains
     yield GaugeMetricFamily(

@@ -31,7 +31,7 @@ from ...protocol.leases.asked_json import (
     token_from_json,
     why_not_owner,
 )
-from ...protocol.leases.drains import Drain, Drains, drain_to_json
+from ...protocol.leases.drains import Drain, drain_to_json
 from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
 from ...protocol.leases.replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
@@ -117,15 +117,6 @@ class LeasesApi:
             return LeasesSnapshot(trio.current_time())
         try:
             return await self._routes.snapshot(deadline)
-        except _NoAnswerError:
-            return None
-
-    async def drains(self) -> Drains | None:
-        """Return what is out of service; None if the lease actor does not answer in time."""
-        if self._routes is None:
-            return {}
-        try:
-            return await self._routes.drains()
         except _NoAnswerError:
             return None
 
@@ -215,14 +206,6 @@ class _Routes:
         return await self._answer(m.LeasesAsked, deadline)
 
     # --- what is out of service ---------------------------------------------------------------------------------------
-
-    async def drains(self) -> Drains:
-        """Return what is out of service.
-
-        Raises:
-          _NoAnswerError: if the lease actor does not answer in time.
-        """
-        return await self._answer(m.DrainsAsked, DEADLINE)
 
     async def drain(self, request: HttpRequest) -> HttpResponse:
         """Take something out of service."""

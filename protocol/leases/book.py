@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import assert_never
@@ -161,9 +160,8 @@ class Book:
         gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
         drained = dict(self._stock.drained_numbers())
-        drains = {"": 0, **Counter(target.resource or "" for target in self.drains)}
         return m.LeasesSnapshot(
-            now, leases, self._withheld, problem, self._rules.pools, free=free, drained=drained, drains=drains
+            now, leases, self._withheld, problem, self._rules.pools, self.drains, free=free, drained=drained
         )
 
     # --- events ---

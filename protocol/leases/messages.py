@@ -12,7 +12,7 @@ from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import record, value
 from .config import LeaseLimits
-from .drains import Drain, Drains, DrainTarget
+from .drains import Drain, DrainTarget
 from .mapped import BUILT_IN, ResourceConfig
 from .replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
@@ -273,13 +273,6 @@ class UndrainAsked:
 
 
 @value
-class DrainsAsked:
-    """Somebody asks what is out of service."""
-
-    reply: Address[Drains]
-
-
-@value
 class LeasesAsked:
     """Somebody asks for all leases."""
 
@@ -414,4 +407,4 @@ StateMessage = (
     | LeaseRules
 )
 
-LeasesMessage = StateMessage | LeasesAsked | DrainsAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed
+LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

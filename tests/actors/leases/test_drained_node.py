@@ -8,8 +8,16 @@ import trio
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.drains import Drain, Drains, DrainTarget
-from plugind.protocol.leases.messages import DrainAsked, DrainsAsked, Failure, Problem, RecoverAsked, UndrainAsked
+from plugind.protocol.leases.drains import Drain, DrainTarget
+from plugind.protocol.leases.messages import (
+    DrainAsked,
+    Failure,
+    LeasesAsked,
+    LeasesSnapshot,
+    Problem,
+    RecoverAsked,
+    UndrainAsked,
+)
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.leases.test_embedded_leases import GPU, TWO, plug
 
@@ -30,9 +38,9 @@ async def undrain(node: SimulatedNode, target: DrainTarget) -> Drain | Failure:
 
 
 async def drains(node: SimulatedNode) -> list[DrainTarget]:
-    reply, answer = trio.open_memory_channel[Drains](1)
-    node.supervisor.internals.leases.inbox.send_nowait(DrainsAsked(reply))
-    return [*await answer.receive()]
+    reply, answer = trio.open_memory_channel[LeasesSnapshot](1)
+    node.supervisor.internals.leases.inbox.send_nowait(LeasesAsked(reply))
+    return [*(await answer.receive()).drains]
 
 
 async def given(node: SimulatedNode) -> tuple[str, ...]:

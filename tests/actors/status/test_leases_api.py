@@ -514,7 +514,9 @@ async def test_a_drain_is_shown_counted_and_ended(autojump_clock: MockClock) -> 
         body = {"resource": GPU, "device": "GPU-0", "reason": "broken", "until_unix": 2000.0}
         status, drain = await daemon.ask("POST", "/v1/drains", body, by=root)
         assert (status, drain) == (200, {**body, "since": STARTED, "since_unix": 1000.0, "until": UNTIL, "by": 0})
-        assert await daemon.api.leases.drains() == {DrainTarget(GPU, "GPU-0"): drain_from_json(drain)}
+        snapshot = await daemon.api.leases.snapshot()
+        assert snapshot is not None
+        assert snapshot.drains == {DrainTarget(GPU, "GPU-0"): drain_from_json(drain)}
         assert (await daemon.post(resources={GPU: 2}))[1]["error"].endswith(
             f"Requested: 2, Available: 1; drained: {GPU}:GPU-0 until {UNTIL}: broken"
         )
