@@ -16,6 +16,7 @@ import attrs
 
 from ..logs.lines import timestamp
 from ..messages.addresses import Address
+from ..text import first_few
 from ..trust.users import user_words
 from ..values import value
 from . import effects as e
@@ -45,8 +46,6 @@ _TICK = 0.001
 CLOCK = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
-#: How many drains a failure names.
-_MOST_DRAINS = 8
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
@@ -1073,8 +1072,7 @@ class Book:
 
     def _what_is_drained(self) -> str:
         words = [drain.target.words for drain in sorted_drains(self.drains)]
-        more = f" and {len(words) - _MOST_DRAINS} more" if len(words) > _MOST_DRAINS else ""
-        return f"drained: {', '.join(words[:_MOST_DRAINS])}{more}" if words else "nothing is"
+        return f"drained: {first_few(words)}" if words else "nothing is"
 
     def _change_drain(self, change: DrainChange) -> None:
         self._awaited[self._write(e.SaveDrain(change.target, change.after), awaited=True)] = change
