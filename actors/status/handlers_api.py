@@ -29,7 +29,7 @@ from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..handlers.link import Link
 from ..handlers.remote import HEARTBEAT, RemoteHandlers, Session
-from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem, wrong_method
 from ..io.unix_socket import Credentials
 from .allocations import new_token
 from .streams import JSON_LINES, heartbeat_headers
@@ -70,13 +70,13 @@ class HandlersApi:
         if request.peer.uid not in self.allowed | self.handlers.uids.get(plugin_type, frozenset()):
             return problem(403, f"you may not serve {encodable(plugin_type)}: name your user in handler_uids")
         if len(parts) == 1:
-            return self._open(request.peer, plugin_type) if request.method == "GET" else _wrong_method("GET")
+            return self._open(request.peer, plugin_type) if request.method == "GET" else wrong_method("GET")
         routes = {"held": self._hold, "answers": self._take_answers, "health": self._take_health}
         route = routes.get(parts[1]) if len(parts) == 2 else None
         if route is None:
             return problem(404, f"there is no {encodable(request.path)}")
         if request.method != "POST":
-            return _wrong_method("POST")
+            return wrong_method("POST")
         try:
             return route(partial(self._session, plugin_type, request.peer.uid), request.body)
         except RequestError as error:
@@ -130,10 +130,6 @@ class HandlersApi:
         handler = find(posted.session).handler
         taken = sum(_report(handler.link_of(plugin.instance), plugin) for plugin in posted.plugins)
         return json_response(200, {"taken": taken, "dropped": len(posted.plugins) - taken})
-
-
-def _wrong_method(allowed: str) -> HttpResponse:
-    return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
 
 
 def _lines(lines: Iterable[dict[str, Json]]) -> bytes:

@@ -34,23 +34,23 @@ from ...protocol.leases.asked_json import (
 from ...protocol.leases.drains import Drain, drain_to_json
 from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
-from ...protocol.leases.replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
+from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
 from ...protocol.text import encodable
-from ..http.server import HttpRequest, HttpResponse, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, json_response, problem, wrong_method
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
-from .allocations import LeaseConnections, failed, new_token, owner_by
+from .allocations import LeaseConnections, Told, failed, new_token, owner_by
 from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 T = TypeVar("T")
 
 PATH: Final = "/v1/leases"
-DRAINS: Final = "/v1/drains"
+DRAINS: Final = ("/v1/drains", "/v1/drains/end")
 #: Seconds for the lease actor's answer, below the deadline of the commands.
 DEADLINE: Final = 3.0
 #: The deadline if the lease actor writes to the disk first, for which it can take 5 s.
@@ -58,8 +58,6 @@ WRITING: Final = 8.0
 #: How many changes can wait for a reader before it is dropped.
 LAG: Final = 4096
 
-#: Receives the answer to a request for a lease.
-Reply = Address[Lease | Failure]
 #: Answers a request about the lease with this name, or about all leases.
 Handler = Callable[[HttpRequest, str], Awaitable[HttpResponse]]
 
@@ -120,34 +118,21 @@ class LeasesApi:
         except _NoAnswerError:
             return None
 
-    async def drain(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request to take something out of service, or to end that."""
-        if self._routes is None:
-            return problem(404, "this node has no leases")
-        change = self._routes.drain if request.path == DRAINS else self._routes.undrain
-        try:
-            return await change(request)
-        except RequestError as error:
-            return failed(Failure(Problem.USAGE, str(error)), self.boottime())
-        except _NoAnswerError as error:
-            return problem(503, str(error))
-
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request that is about leases."""
+        """Answer a request that is about leases or drains."""
         if self._routes is None:
             return problem(404, "this node has no leases")
         # Bytes, because a client can send anything.
-        parts = request.path.removeprefix(PATH).split("/")[1:]
+        parts = request.path.removeprefix("/v1/").split("/")
         names = [unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in parts]
         handlers = self._routes.find(names)
         if handlers is None:
             return problem(404, f"there is no {encodable(request.path)}")
         handler = handlers.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
-            allowed = ", ".join(handlers)
-            return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
+            return wrong_method(", ".join(handlers))
         try:
-            return await handler(request, names[0] if names else "")
+            return await handler(request, names[1] if len(names) > 1 else "")
         except RequestError as error:
             return failed(Failure(Problem.USAGE, str(error)), self.boottime())
         except _NoAnswerError as error:
@@ -173,20 +158,24 @@ class _Routes:
     def find(self, names: list[str]) -> Mapping[str, Handler] | None:
         """Return the handlers of a path by method; None if there is no such path."""
         match names:
-            case []:
+            case ["leases"]:
                 return {"GET": self._list, "POST": self._ask}
-            case ["watch"]:
+            case ["leases", "watch"]:
                 return {"GET": self._watch}
-            case ["recover"]:
+            case ["leases", "recover"]:
                 return {"POST": self._recover}
-            case [name] if name:
+            case ["leases", name] if name:
                 return {"GET": self._show, "DELETE": self._release}
-            case [name, "renew"] if name:
+            case ["leases", name, "renew"] if name:
                 return {"POST": self._renew}
-            case [name, "bind"] if name:
+            case ["leases", name, "bind"] if name:
                 return {"POST": self._bind}
-            case [name, "resume"] if name:
+            case ["leases", name, "resume"] if name:
                 return {"POST": self._resume}
+            case ["drains"]:
+                return {"POST": self._drain}
+            case ["drains", "end"]:
+                return {"POST": self._undrain}
             case _:
                 return None
 
@@ -207,13 +196,13 @@ class _Routes:
 
     # --- what is out of service ---------------------------------------------------------------------------------------
 
-    async def drain(self, request: HttpRequest) -> HttpResponse:
+    async def _drain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Take something out of service."""
         body, uid = drain_body_from_json(request.body), _peer_of(request).uid
         drain = Drain(body.target, uid, self._wall(), body.reason, body.until)
         return self._one_drain(await self._answer(lambda reply: m.DrainAsked(drain, reply), WRITING))
 
-    async def undrain(self, request: HttpRequest) -> HttpResponse:
+    async def _undrain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Let something be given again."""
         target, uid = target_from_json(request.body), _peer_of(request).uid
         return self._one_drain(await self._answer(lambda reply: m.UndrainAsked(target, uid, reply), WRITING))
@@ -316,19 +305,13 @@ class _Routes:
         if isinstance(owner, Failure):
             return failed(owner, self._boottime())
 
-        def ask(
-            ticket: int,
-            reply: Reply,
-            ended: Address[Lease] | None = None,
-            progress: Address[InLine] | None = None,
-        ) -> LeasesMessage:
+        def ask(ticket: int, reply: Told, ended: Address[Lease] | None = None) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
+            progress = reply if ended is None and "progress" in request.query else None
             return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, progress, ended)
 
         if isinstance(owner, ConnectionOwner):
             return self._allocations.give_to_connection(ask, token, pause)
-        if "progress" in request.query:
-            return self._allocations.wait_in_line(lambda ticket, told: ask(ticket, told, progress=told))
         return self._allocations.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
@@ -360,7 +343,7 @@ class _Routes:
         token, uid = token_from_json(request.body), _peer_of(request).uid
         digest = owner_by(token).token_hash
 
-        def ask(ticket: int, reply: Reply, ended: Address[Lease]) -> LeasesMessage:
+        def ask(ticket: int, reply: Told, ended: Address[Lease]) -> LeasesMessage:
             return m.ResumeAsked(name, uid, digest, ticket, reply, ended)
 
         return self._allocations.give_to_connection(ask, token, pause)
