@@ -120,16 +120,18 @@ class HandlersApi:
         return json_response(200, {"held": len(held.instances)})
 
     def _take_answers(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        answers = answers_from_json(body)
-        session = find(answers.session)
-        taken = sum(session.answer(number, verdict) for number, verdict in answers.verdicts)
-        return json_response(200, {"taken": taken, "dropped": len(answers.verdicts) - taken})
+        token, verdicts = answers_from_json(body)
+        session = find(token)
+        return _counted([session.answer(number, verdict) for number, verdict in verdicts])
 
     def _take_health(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        posted = health_from_json(body)
-        handler = find(posted.session).handler
-        taken = sum(_report(handler.link_of(plugin.instance), plugin) for plugin in posted.plugins)
-        return json_response(200, {"taken": taken, "dropped": len(posted.plugins) - taken})
+        token, plugins = health_from_json(body)
+        handler = find(token).handler
+        return _counted([_report(handler.link_of(plugin.instance), plugin) for plugin in plugins])
+
+
+def _counted(taken: list[bool]) -> HttpResponse:
+    return json_response(200, {"taken": sum(taken), "dropped": len(taken) - sum(taken)})
 
 
 def _lines(lines: Iterable[dict[str, Json]]) -> bytes:

@@ -189,6 +189,11 @@ def word(found: object) -> str:
     return text
 
 
+def flag(found: object) -> bool:
+    """Read true or false."""
+    return exactly(bool, found)
+
+
 def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
     """Return a reader that also takes null."""
     return lambda found: None if found is None else read(found)
@@ -294,9 +299,9 @@ def asked_from_json(body: bytes) -> LeaseBody:
         include=fields.get("include", _names, _IDS, ()),
         pool=fields.get("pool", or_none(word), "the name of a pool, or null for the devices that are in none", None),
         labels=fields.get("labels", _labels, _LABELS, ()),
-        container=fields.get("container", _flag, _FLAG, default=False),
-        ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
-        stop_on_unhealthy=fields.get("stop_on_unhealthy", _flag, _FLAG, default=False),
+        container=fields.get("container", flag, _FLAG, default=False),
+        ignore_missing=fields.get("ignore_missing", flag, _FLAG, default=False),
+        stop_on_unhealthy=fields.get("stop_on_unhealthy", flag, _FLAG, default=False),
         for_uid=fields.get("for_uid", or_none(_uid), _UID, None),
     )
     name = fields.get("id", or_none(_name), _NAME, None)
@@ -357,10 +362,6 @@ def _kind(found: object) -> str:
     if kind not in ("process", "container", "time", "connection", "none"):
         raise ValueError(f"{kind} is no kind of owner")
     return kind
-
-
-def _flag(found: object) -> bool:
-    return exactly(bool, found)
 
 
 def _uid(found: object) -> int:
