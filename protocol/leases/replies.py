@@ -13,7 +13,7 @@ from ..values import value
 from .values import Lease, Pool
 
 if TYPE_CHECKING:
-    from .drains import Drains
+    from .drains import Drain, DrainTarget
 
 
 class Problem(enum.StrEnum):
@@ -80,7 +80,7 @@ class LeasesSnapshot:
     #: The devices that are taken only by requests that name their pool.
     pools: tuple[Pool, ...] = ()
     #: What is out of service.
-    drains: Drains = attrs.field(factory=dict, hash=False)
+    drains: Mapping[DrainTarget, Drain] = attrs.field(factory=dict, hash=False)
     #: For metrics, by the label of the resource: leases that have devices and how many of these devices, failures by
     #: resource and problem, and how long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
