@@ -10,9 +10,10 @@ from functools import partial
 from typing import Final
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json, target_to_json
-from ...protocol.leases.drains import Drain, DrainTarget, drain_from_json
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.leases_json import (
     LeaseJsonError,
+    drain_from_json,
     failure_from_json,
     lease_from_json,
     place_from_json,

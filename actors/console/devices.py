@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
-from ...protocol.leases.drains import drain_from_json
 from ...protocol.leases.free import natural
 from ...protocol.leases.json_values import WRONG_FORM
+from ...protocol.leases.leases_json import drain_from_json
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE

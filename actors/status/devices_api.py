@@ -24,7 +24,8 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
-from ...protocol.leases.drains import Drains, drain_of, drain_to_json, sorted_drains
+from ...protocol.leases.drains import Drains, drain_of, sorted_drains
+from ...protocol.leases.leases_json import drain_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address

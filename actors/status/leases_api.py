@@ -31,8 +31,8 @@ from ...protocol.leases.asked_json import (
     token_from_json,
     why_not_owner,
 )
-from ...protocol.leases.drains import Drain, drain_to_json
-from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
+from ...protocol.leases.drains import Drain
+from ...protocol.leases.leases_json import drain_to_json, lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
 from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner

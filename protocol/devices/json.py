@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..leases.drains import Drain, drain_to_json
+from ..leases.drains import Drain
+from ..leases.leases_json import drain_to_json
 from ..leases.replies import LeasesSnapshot
 from ..leases.values import identity_key
 from ..logs.lines import timestamp

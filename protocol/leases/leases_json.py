@@ -13,6 +13,7 @@ import attrs
 from ..logs.lines import timestamp
 from ..text import encodable
 from .asked_json import init_to_json, request_to_json
+from .drains import LAST_DATE, Drain, DrainTarget
 from .json_values import (
     WRONG_FORM,
     answer_of,
@@ -234,3 +235,43 @@ def snapshot_from_json(content: Any, time: float) -> LeasesSnapshot:
         return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)
     except WRONG_FORM as error:
         raise LeaseJsonError(f"these are no leases that this version of plugind knows: {words_of(error)}") from error
+
+
+def drain_to_json(drain: Drain) -> dict[str, Json]:
+    """Return the JSON form of a drain, on the status socket and in files."""
+    resource, device = drain.target.resource, drain.target.device
+    return {
+        "resource": None if resource is None else encodable(resource),
+        "device": None if device is None else encodable(device),
+        "reason": encodable(drain.reason),
+        "since": timestamp(drain.since),
+        "since_unix": drain.since,
+        "until": None if drain.until is None else timestamp(drain.until),
+        "until_unix": drain.until,
+        "by": drain.uid,
+    }
+
+
+def drain_from_json(content: Any) -> Drain:
+    """Return the drain that :func:`drain_to_json` was given.
+
+    Raises one of :data:`~.json_values.WRONG_FORM` if it is not of that form.
+    """
+    until = content["until_unix"]
+    target = DrainTarget(*(exactly_or_none(str, content[key]) for key in ("resource", "device")))
+    if target.resource is None and target.device is not None:
+        raise ValueError(f"the device {target.device!r} has no resource")
+    return Drain(
+        target,
+        exactly(int, content["by"]),
+        _unix(content["since_unix"]),
+        exactly(str, content["reason"]),
+        None if until is None else _unix(until),
+    )
+
+
+def _unix(found: object) -> float:
+    unix = number(found)
+    if not 0 <= unix <= LAST_DATE:
+        raise ValueError(f"{unix} is no time in Unix seconds")
+    return unix

@@ -17,8 +17,8 @@ import trio
 from plugind.actors.status.allocations import STATUSES
 from plugind.protocol.devices.json import device_to_json, instance_to_json, resource_to_json
 from plugind.protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json
-from plugind.protocol.leases.drains import NODE, Drain, drain_to_json
-from plugind.protocol.leases.leases_json import lease_to_json
+from plugind.protocol.leases.drains import NODE, Drain
+from plugind.protocol.leases.leases_json import drain_to_json, lease_to_json
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
 from plugind.protocol.plugins.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
 from plugind.protocol.trust.directories import DirectoryReport

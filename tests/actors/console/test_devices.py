@@ -14,7 +14,8 @@ from plugind.actors.console.devices import drain_lines, lines, not_healthy, why_
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import WaitingForDevices, WantedDevices, strictest, wanted
 from plugind.protocol.devices.json import device_to_json, resource_to_json
-from plugind.protocol.leases.drains import Drain, DrainTarget, drain_to_json
+from plugind.protocol.leases.drains import Drain, DrainTarget
+from plugind.protocol.leases.leases_json import drain_to_json
 from plugind.protocol.plugins.devices import (
     Device,
     DeviceList,

@@ -25,7 +25,8 @@ from plugind.protocol.devices.messages import (
     ListReceived,
 )
 from plugind.protocol.errors import StateError
-from plugind.protocol.leases.drains import NODE, Drain, DrainTarget, drain_to_json
+from plugind.protocol.leases.drains import NODE, Drain, DrainTarget
+from plugind.protocol.leases.leases_json import drain_to_json
 from plugind.protocol.leases.replies import LeasesSnapshot
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.logs.lines import SILENT

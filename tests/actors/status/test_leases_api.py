@@ -22,8 +22,8 @@ from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import BIND
-from plugind.protocol.leases.drains import DrainTarget, drain_from_json
-from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
+from plugind.protocol.leases.drains import DrainTarget
+from plugind.protocol.leases.leases_json import drain_from_json, failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
 from plugind.protocol.messages.reconciler import ReconcilerMessage
