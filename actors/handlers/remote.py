@@ -77,8 +77,6 @@ class Session:
         self._ping: Ask | None = None
         self._pinged_at = -math.inf
         self._woken = trio.Event()
-        #: How many answers were dropped: late, twice, or to nothing that was asked.
-        self.dropped = 0
         #: Set at its end.
         self.over = trio.Event()
         self.since = trio.current_time()
@@ -145,7 +143,6 @@ class Session:
         """Take an answer; return False if nothing was asked under this number, or nobody waits for it any more."""
         ask = self.asks.take(number)
         if ask is None:
-            self.dropped += 1
             return False
         self._missed = 0
         ask.answer(verdict)
