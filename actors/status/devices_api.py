@@ -24,7 +24,7 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
-from ...protocol.leases.drains import Drains, drain_of, sorted_drains
+from ...protocol.leases.drains import sorted_drains
 from ...protocol.leases.leases_json import drain_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
@@ -93,7 +93,6 @@ class DevicesApi:
             return problem(503, NO_ANSWER)
         if (leases := await self.leases(DEADLINE)) is None:
             return problem(503, NO_DRAINS)
-        drains = {target: drain for target, drain in leases.drains.items() if name in (None, target.resource or name)}
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
@@ -102,6 +101,11 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
+        drains: list[Json] = [
+            drain_to_json(drain)
+            for drain in sorted_drains(leases.drains)
+            if name in (None, drain.target.resource or name)
+        ]
         write = self.unsent.counted(partial(self._write, snapshot, asked, LeaseMarks(leases), drains))
         return HttpResponse(200, "application/json", write=write)
 
@@ -110,7 +114,7 @@ class DevicesApi:
         snapshot: DevicesSnapshot,
         resources: list[ResourceStatus],
         marks: LeaseMarks,
-        drains: Drains,
+        drains: list[Json],
         send: AnswerStream,
     ) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
@@ -118,7 +122,7 @@ class DevicesApi:
             "time": timestamp(unix),
             "problem": snapshot.problem,
             "observes": self.observes,
-            "drains": [drain_to_json(drain) for drain in sorted_drains(drains)],
+            "drains": drains,
         }
         await send(json.dumps(head)[:-1].encode())
         before = b', "resources": ['
@@ -128,11 +132,7 @@ class DevicesApi:
             devices, of_leases = resource.devices(), marks.of(resource)
             while some := list(itertools.islice(devices, PIECE)):
                 lines = (
-                    json.dumps(
-                        device_to_json(device, now, unix, drain_of(drains, resource.name, device.id))
-                        | of_leases.get(device.id, {})
-                    )
-                    for device in some
+                    json.dumps(device_to_json(device, now, unix) | of_leases.get(device.id, {})) for device in some
                 )
                 await send(within + ",\n".join(lines).encode())
                 within = b",\n"

@@ -198,8 +198,7 @@ class _Routes:
 
     async def _drain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Take something out of service."""
-        body, uid = drain_body_from_json(request.body), _peer_of(request).uid
-        drain = Drain(body.target, uid, self._wall(), body.reason, body.until)
+        drain = drain_body_from_json(request.body, _peer_of(request).uid, self._wall())
         return self._one_drain(await self._answer(lambda reply: m.DrainAsked(drain, reply), WRITING))
 
     async def _undrain(self, request: HttpRequest, _: str) -> HttpResponse:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, assert_never
 
 from ..text import cut, encodable
 from ..values import value
-from .drains import LAST_DATE, DrainTarget
+from .drains import LAST_DATE, Drain, DrainTarget
 from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
     START_WITHIN,
@@ -435,16 +435,6 @@ def recovery_from_json(body: bytes) -> None:
     fields.end()
 
 
-@value
-class DrainBody:
-    """The body of ``POST /v1/drains``."""
-
-    target: DrainTarget
-    reason: str = ""
-    #: When it ends, in Unix seconds; None if it does not end by itself.
-    until: float | None = None
-
-
 def target_to_json(target: DrainTarget) -> dict[str, Json]:
     """Return the body of ``POST /v1/drains/end``, and the beginning of that of ``POST /v1/drains``."""
     return {"resource": target.resource, "device": target.device}
@@ -462,8 +452,8 @@ def target_from_json(body: bytes) -> DrainTarget:
     return target
 
 
-def drain_body_from_json(body: bytes) -> DrainBody:
-    """Return what the body of ``POST /v1/drains`` asks for.
+def drain_body_from_json(body: bytes, uid: int, since: float) -> Drain:
+    """Return the drain that the body of ``POST /v1/drains`` asks for, by a user and from a Unix second on.
 
     Raises:
       RequestError: if it is not of the form of such a body.
@@ -473,7 +463,7 @@ def drain_body_from_json(body: bytes) -> DrainBody:
     reason = fields.get("reason", _reason, f"a printable text of at most {MAX_TEXT} characters", "")
     until = fields.get("until_unix", or_none(_date), "Unix seconds before the year 10000, or null", None)
     fields.end()
-    return DrainBody(target, reason, until)
+    return Drain(target, uid, since, reason, until)
 
 
 _DRAIN: Final = '{"resource": "vendor.com/gpu", "device": "GPU-0"}, or {"resource": null} for the node'

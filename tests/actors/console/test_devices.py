@@ -65,7 +65,7 @@ def withheld(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def out_of_service() -> dict[str, Any]:
-    devices = [device_to_json(device, NOW, UNIX, DRAIN) for device in RESOURCE.devices()]
+    devices = [device_to_json(each, NOW, UNIX) | {"drained": drain_to_json(DRAIN)} for each in RESOURCE.devices()]
     return resource_to_json(RESOURCE, NOW, UNIX) | {"devices": devices}
 
 
