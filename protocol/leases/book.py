@@ -170,7 +170,7 @@ class Book:
         """Take the leases of this boot that were found in the store, at the start or later."""
         self._begin(now)
         self._withheld = kept.withheld
-        self._set_drains({drain.target: drain for drain in kept.drains})
+        self._set_drains(kept.drains)
         for lease in kept.leases:
             self._take_up(lease)
         return self._finish()
@@ -182,7 +182,7 @@ class Book:
         """
         self._begin(now)
         self._withheld = kept.withheld
-        self._set_drains({drain.target: drain for drain in kept.drains})
+        self._set_drains(kept.drains)
         for lease in kept.leases:
             self._take_up(lease)
             entry = self._entries[lease.id]

@@ -12,7 +12,7 @@ from ..messages.status import Lagged
 from ..plugins.devices import DeviceList, DeviceOptions, Key
 from ..values import record, value
 from .config import LeaseLimits
-from .drains import Drain, DrainTarget
+from .drains import Drain, Drains, DrainTarget
 from .mapped import BUILT_IN, ResourceConfig
 from .replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
 from .values import Answer, Lease, Owner, Pool, ProcessIdentity, Request
@@ -328,7 +328,7 @@ class Kept:
     #: Why no device may be given to anybody: leases were lost, or could not be read until now. None if all are known.
     withheld: str | None = None
     #: What is out of service, since whatever boot, and what is wrong with the files that say it.
-    drains: tuple[Drain, ...] = ()
+    drains: Drains = attrs.field(factory=dict, hash=False)
     problem: str | None = None
 
 

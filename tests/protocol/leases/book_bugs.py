@@ -64,7 +64,7 @@ def _forget_drains() -> Bug:
     start = Book.start
 
     def start_without(self: Book, kept: Kept, now: float) -> list[Effect]:
-        return start(self, attrs.evolve(kept, drains=()), now)
+        return start(self, attrs.evolve(kept, drains={}), now)
 
     return patch.object(Book, "start", start_without)
 

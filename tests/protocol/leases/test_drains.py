@@ -195,7 +195,7 @@ def test_of_two_changes_the_later_one_stands() -> None:
 def test_drains_outlive_restarts_and_end_if_their_time_has_passed() -> None:
     node = Node()
     kept = (Drain(NODE, ROOT, 5.0, "move", 1e9 + 30), Drain(G0, ROOT, 6.0))
-    node.take(node.book.start(m.Kept((), drains=kept), 0.0))
+    node.take(node.book.start(m.Kept(drains={drain.target: drain for drain in kept}), 0.0))
     node.offer("g0", "g1")
     assert free(node) == {GPU: 0}
     node.wait(30)
