@@ -115,9 +115,9 @@ class HandlersApi:
         return session
 
     def _hold(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        held = held_from_json(body)
-        find(held.session).hold(held.instances, more=held.more)
-        return json_response(200, {"held": len(held.instances)})
+        token, instances, more = held_from_json(body)
+        find(token).hold(instances, more=more)
+        return json_response(200, {"held": len(instances)})
 
     def _take_answers(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         token, verdicts = answers_from_json(body)

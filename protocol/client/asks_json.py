@@ -91,16 +91,6 @@ def _plugin_to_json(plugin: Plugin) -> dict[str, Json]:
 
 
 @value
-class Held:
-    """The body of ``POST …/held``."""
-
-    session: str
-    instances: tuple[Instance, ...]
-    #: Whether another such body follows.
-    more: bool
-
-
-@value
 class HealthPosted:
     """What a handler says of one instance."""
 
@@ -142,8 +132,8 @@ def health_to_json(session: str, posted: HealthPosted) -> dict[str, Json]:
 _NAMES: Final = ("instance", "name", "socket")
 
 
-def held_from_json(body: bytes) -> Held:
-    """Return what a handler says it holds.
+def held_from_json(body: bytes) -> tuple[str, tuple[Instance, ...], bool]:
+    """Return the token of a handler's session, what it says it holds, and whether more follows.
 
     Raises:
       RequestError: if the body is not of that form.
@@ -152,7 +142,7 @@ def held_from_json(body: bytes) -> Held:
     session, held = _posted(fields, "held", _held, '{"instance": "8f-3", "name": "a.example", "socket": "/a"}')
     more = fields.get("more", flag, "true if another list follows", default=False)
     fields.end()
-    return Held(session, held, more)
+    return session, held, more
 
 
 def _held(fields: Fields) -> Instance:
