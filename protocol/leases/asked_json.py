@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, assert_never
 
 from ..text import cut, encodable
 from ..values import value
-from .drains import LAST_DATE, Drain, DrainTarget
+from .drains import Drain, DrainTarget
 from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
     START_WITHIN,
@@ -42,6 +42,8 @@ MAX_TEXT: Final = 1024
 MAX_SECONDS: Final = 2.0**31
 #: Characters of a wrong value that are shown.
 _SHOWN: Final = 64
+#: The last Unix second that can be written as a date.
+_LAST_DATE: Final = 253402300799.0
 
 
 class RequestError(Exception):
@@ -178,6 +180,13 @@ def some_seconds(found: object) -> float:
     """Read a time of more than 0 seconds."""
     time = seconds(found)
     check_range(math.ulp(0.0), MAX_SECONDS, time)
+    return time
+
+
+def unix_seconds(found: object) -> float:
+    """Read a time in Unix seconds that can be written as a date."""
+    time = number(found)
+    check_range(0, _LAST_DATE, time)
     return time
 
 
@@ -461,7 +470,7 @@ def drain_body_from_json(body: bytes, uid: int, since: float) -> Drain:
     fields = fields_of(body, _DRAIN)
     target = _target(fields)
     reason = fields.get("reason", _reason, f"a printable text of at most {MAX_TEXT} characters", "")
-    until = fields.get("until_unix", or_none(_date), "Unix seconds before the year 10000, or null", None)
+    until = fields.get("until_unix", or_none(unix_seconds), "Unix seconds before the year 10000, or null", None)
     fields.end()
     return Drain(target, uid, since, reason, until)
 
@@ -482,12 +491,6 @@ def _reason(found: object) -> str:
     if not text.isprintable():
         raise ValueError(f"{text!r} is not printable")
     return text
-
-
-def _date(found: object) -> float:
-    unix = number(found)
-    check_range(0, LAST_DATE, unix)
-    return unix
 
 
 def _true(found: object) -> None:

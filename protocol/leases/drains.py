@@ -37,8 +37,6 @@ class DrainTarget:
 
 
 NODE: Final = DrainTarget()
-#: The last Unix second that can be written as a date.
-LAST_DATE: Final = 253402300799.0
 
 
 @value
