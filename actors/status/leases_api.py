@@ -95,37 +95,42 @@ class LeasesApi:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
     unsent: Unsent = attrs.field(factory=Unsent)
-    _routes: _Routes | None = attrs.field(init=False, default=None)
+    _allocations: LeaseConnections | None = attrs.field(init=False, default=None)
+    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
-            allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
-            self._routes = _Routes(
-                self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
-            )
+            self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
+
+    @property
+    def _connections(self) -> LeaseConnections:
+        assert self._allocations is not None, "a node without leases answers 404"
+        return self._allocations
 
     def end_watches(self) -> None:
         """End the streams, and all waits for leases."""
-        if self._routes is not None:
-            self._routes.end()
+        if self._allocations is not None:
+            self._allocations.end()
+        for watch in self._watches:
+            watch.close()
 
     async def snapshot(self, deadline: float = DEADLINE) -> LeasesSnapshot | None:
         """Return all leases; None if the lease actor does not answer in time."""
-        if self._routes is None:
+        if self.leases is None:
             return LeasesSnapshot(trio.current_time())
         try:
-            return await self._routes.snapshot(deadline)
+            return await self._answer(m.LeasesAsked, deadline)
         except _NoAnswerError:
             return None
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request that is about leases or drains."""
-        if self._routes is None:
+        if self.leases is None:
             return problem(404, "this node has no leases")
         # Bytes, because a client can send anything.
         parts = request.path.removeprefix("/v1/").split("/")
         names = [unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in parts]
-        handlers = self._routes.find(names)
+        handlers = self._find(names)
         if handlers is None:
             return problem(404, f"there is no {encodable(request.path)}")
         handler = handlers.get("GET" if request.method == "HEAD" else request.method)
@@ -138,24 +143,7 @@ class LeasesApi:
         except _NoAnswerError as error:
             return problem(503, str(error))
 
-
-@attrs.define(eq=False)
-class _Routes:
-    _leases: Address[LeasesMessage]
-    _allocations: LeaseConnections
-    _wall: Callable[[], float]
-    _identity: Callable[[int], ProcessIdentity | None]
-    _may_run: Callable[[ProcessIdentity], bool]
-    _boottime: Callable[[], int]
-    _unsent: Unsent
-    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(factory=set)
-
-    def end(self) -> None:
-        self._allocations.end()
-        for watch in self._watches:
-            watch.close()
-
-    def find(self, names: list[str]) -> Mapping[str, Handler] | None:
+    def _find(self, names: list[str]) -> Mapping[str, Handler] | None:
         """Return the handlers of a path by method; None if there is no such path."""
         match names:
             case ["leases"]:
@@ -181,24 +169,16 @@ class _Routes:
 
     async def _answer(self, ask: Callable[[Address[T]], LeasesMessage], deadline: float) -> T:
         reply, answers = trio.open_memory_channel[T](1)
-        self._leases.send_nowait(ask(reply))
+        self._connections.leases.send_nowait(ask(reply))
         with trio.move_on_after(deadline), answers:
             return await answers.receive()
         raise _NoAnswerError(f"the lease actor has not answered within {deadline:g} s")
-
-    async def snapshot(self, deadline: float) -> LeasesSnapshot:
-        """Return all leases.
-
-        Raises:
-          _NoAnswerError: if the lease actor does not answer in time.
-        """
-        return await self._answer(m.LeasesAsked, deadline)
 
     # --- what is out of service ---------------------------------------------------------------------------------------
 
     async def _drain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Take something out of service."""
-        drain = drain_body_from_json(request.body, _peer_of(request).uid, self._wall())
+        drain = drain_body_from_json(request.body, _peer_of(request).uid, self.wall())
         return self._one_drain(await self._answer(lambda reply: m.DrainAsked(drain, reply), WRITING))
 
     async def _undrain(self, request: HttpRequest, _: str) -> HttpResponse:
@@ -208,7 +188,7 @@ class _Routes:
 
     def _one_drain(self, answer: Drain | Failure) -> HttpResponse:
         if isinstance(answer, Failure):
-            return failed(answer, self._boottime())
+            return failed(answer, self.boottime())
         return json_response(200, drain_to_json(answer))
 
     # --- to look ------------------------------------------------------------------------------------------------------
@@ -217,14 +197,14 @@ class _Routes:
         unknown = request.query.keys() - {"prefix"}
         if unknown:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {PATH} takes prefix")
-        snapshot = await self.snapshot(DEADLINE)
+        snapshot = await self._answer(m.LeasesAsked, DEADLINE)
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
         shown = attrs.evolve(snapshot, leases=leases)
-        return HttpResponse(200, "application/json", write=self._unsent.counted(partial(self._write_list, shown)))
+        return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write_list, shown)))
 
     async def _write_list(self, snapshot: LeasesSnapshot, send: AnswerStream) -> None:
-        unix, boottime = self._wall() - trio.current_time() + snapshot.time, self._boottime()
+        unix, boottime = self.wall() - trio.current_time() + snapshot.time, self.boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
 
         def rows() -> Iterator[bytes]:
@@ -244,12 +224,12 @@ class _Routes:
         pause = pause_of(request)
         if isinstance(pause, HttpResponse):
             return pause
-        write = self._unsent.counted(partial(self._write_watch, pause))
+        write = self.unsent.counted(partial(self._write_watch, pause))
         return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
     async def _write_watch(self, pause: float | None, send: AnswerStream) -> None:
         writer, reader = send.backlog(LAG, LeaseChanged, self._line)
-        self._leases.send_nowait(m.LeasesSubscribed(writer))
+        self._connections.leases.send_nowait(m.LeasesSubscribed(writer))
         self._watches.add(writer)
         try:
             with trio.move_on_after(DEADLINE) as scope:
@@ -269,7 +249,7 @@ class _Routes:
         finally:
             reader.close()
             self._watches.discard(writer)
-            self._leases.send_nowait(m.LeasesUnsubscribed(writer))
+            self._connections.leases.send_nowait(m.LeasesUnsubscribed(writer))
 
     async def _write_first(
         self, first: bytes | LeasesViewMessage | None, pause: float | None, send: AnswerStream
@@ -284,8 +264,8 @@ class _Routes:
             case bytes():
                 return message
             case LeaseChanged():
-                unix = self._wall() - trio.current_time() + message.time
-                content = {"time": timestamp(unix), **lease_to_json(message.lease, self._boottime())}
+                unix = self.wall() - trio.current_time() + message.time
+                content = {"time": timestamp(unix), **lease_to_json(message.lease, self.boottime())}
                 return json.dumps(content).encode() + b"\n"
             case Lagged():
                 return b'{"error": "too slow: changes were lost; watch again"}\n'
@@ -302,7 +282,7 @@ class _Routes:
         token = new_token() if isinstance(asked.owner, ConnectionOwner) else ""
         owner = self._owner_of(asked.owner, peer, token)
         if isinstance(owner, Failure):
-            return failed(owner, self._boottime())
+            return failed(owner, self.boottime())
 
         def ask(ticket: int, reply: Told, ended: Address[Lease] | None = None) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
@@ -310,8 +290,8 @@ class _Routes:
             return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, progress, ended)
 
         if isinstance(owner, ConnectionOwner):
-            return self._allocations.give_to_connection(ask, token, pause)
-        return self._allocations.wait(ask)
+            return self._connections.give_to_connection(ask, token, pause)
+        return self._connections.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
         match wish:
@@ -327,7 +307,7 @@ class _Routes:
         if (why := why_not_owner(wish.client_pid, peer.pid)) is not None:
             return Failure(Problem.USAGE, why)
         try:
-            process = self._identity(wish.pid)
+            process = self.identity(wish.pid)
         except OSError as error:
             text = f"plugind cannot find out which process {wish.pid} is: {error.strerror}; ask again, or use --ttl"
             return Failure(Problem.UNAVAILABLE, text)
@@ -345,7 +325,7 @@ class _Routes:
         def ask(ticket: int, reply: Told, ended: Address[Lease]) -> LeasesMessage:
             return m.ResumeAsked(name, uid, digest, ticket, reply, ended)
 
-        return self._allocations.give_to_connection(ask, token, pause)
+        return self._connections.give_to_connection(ask, token, pause)
 
     async def _renew(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
@@ -353,7 +333,7 @@ class _Routes:
 
     async def _bind(self, request: HttpRequest, name: str) -> HttpResponse:
         init, uid = init_from_json(request.body), _peer_of(request).uid
-        if not self._may_run(init):
+        if not self.may_run(init):
             # If the process were unknown, the lease would end while the container runs.
             text = (
                 f"plugind sees no process {init.pid} of this start time: the container has ended, or its hook runs in"
@@ -364,8 +344,8 @@ class _Routes:
 
     def _one_lease(self, answer: Lease | Failure) -> HttpResponse:
         if isinstance(answer, Failure):
-            return failed(answer, self._boottime())
-        return json_response(200, lease_to_json(answer, self._boottime()))
+            return failed(answer, self.boottime())
+        return json_response(200, lease_to_json(answer, self.boottime()))
 
     async def _release(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
@@ -376,7 +356,7 @@ class _Routes:
         answer = await self._answer(ask, WRITING)
         match answer:
             case Failure():
-                return failed(answer, self._boottime())
+                return failed(answer, self.boottime())
             case Released(unknown=()):
                 return json_response(200, released_to_json(answer))
             case _:
@@ -390,10 +370,10 @@ class _Routes:
             return m.RecoverAsked(uid, reply)
 
         answer = await self._answer(ask, WRITING)
-        return json_response(200, {"recovered": True}) if answer is None else failed(answer, self._boottime())
+        return json_response(200, {"recovered": True}) if answer is None else failed(answer, self.boottime())
 
     def _failed(self, kind: Problem, text: str) -> HttpResponse:
-        return failed(Failure(kind, text), self._boottime())
+        return failed(Failure(kind, text), self.boottime())
 
 
 def _peer_of(request: HttpRequest) -> Credentials:
