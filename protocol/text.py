@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 _SURROGATES = re.compile("[\udc80-\udcff]+")
 
@@ -53,6 +54,16 @@ def quoted(text: str) -> str:
 def listed(texts: Iterable[str]) -> str:
     """Return ``texts`` quoted and in brackets, as Go's ``%q`` writes a list."""
     return f"[{' '.join(map(quoted, texts))}]"
+
+
+#: How many texts :func:`first_few` names.
+FEW = 8
+
+
+def first_few(texts: Collection[str]) -> str:
+    """Return the first of ``texts``, with commas, and how many more there are."""
+    more = f" and {len(texts) - FEW} more" if len(texts) > FEW else ""
+    return ", ".join(islice(texts, FEW)) + more
 
 
 def in_seconds(duration: float) -> str:

@@ -20,21 +20,18 @@ _MADE: Final = 201
 
 def refusal(status: int, body: bytes) -> ClientError:
     """Return the error of an answer that is none of success."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        content = None
-    said = content.get("error") if isinstance(content, dict) else None
-    return DaemonError(escaped(said) if isinstance(said, str) else f"the daemon answers {status}", status)
+    said = error_in(body)
+    return DaemonError(f"the daemon answers {status}" if said is None else escaped(said), status)
 
 
-def is_error(text: bytes) -> bool:
-    """Return whether a line of a stream says why there is no answer."""
+def error_in(text: bytes) -> str | None:
+    """Return why there is no answer, if an answer or a line of a stream says that."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and isinstance(content.get("error"), str)
+        return None
+    said = content.get("error") if isinstance(content, dict) else None
+    return said if isinstance(said, str) else None
 
 
 @attrs.frozen

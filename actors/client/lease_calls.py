@@ -10,9 +10,10 @@ from functools import partial
 from typing import Final
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json, target_to_json
-from ...protocol.leases.drains import Drain, DrainTarget, drain_from_json
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.leases_json import (
     LeaseJsonError,
+    drain_from_json,
     failure_from_json,
     lease_from_json,
     place_from_json,
@@ -21,7 +22,7 @@ from ...protocol.leases.leases_json import (
 )
 from ...protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
-from .calls import ClientRequest, is_error, refusal, understood
+from .calls import ClientRequest, error_in, refusal, understood
 from .errors import ClientError, LeaseFailedError
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
@@ -115,9 +116,7 @@ def allocation(asked: LeaseBody, on_place: Callable[[InLine], None] | None = Non
 
 def _note_place(on_place: Callable[[InLine], None], line: bytes) -> bool:
     """Tell of the place in a line of the answer; return whether there is one."""
-    if is_error(line):
-        return False
-    in_line = understood(place_from_json, line)
+    in_line = understood(place_from_json, line) if error_in(line) is None else None
     if in_line is not None:
         on_place(in_line)
     return in_line is not None

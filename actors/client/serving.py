@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Self
-from urllib.parse import quote
 
 import attrs
 
@@ -28,6 +27,7 @@ from ...protocol.plugins.health import Health
 from ..http.backends import Backend
 from ..http.client import Reply
 from .calls import ClientRequest, understood
+from .lease_calls import quoted
 from .transport import answer, lines
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Serving:
 
 def path_of(plugin_type: str) -> str:
     """Return the path of the stream of a type's handler."""
-    return f"/v1/handlers/{quote(plugin_type, safe='')}"
+    return f"/v1/handlers/{quoted(plugin_type)}"
 
 
 def _taken(content: object) -> bool:

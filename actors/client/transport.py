@@ -8,7 +8,7 @@ from typing import Final, TypedDict, TypeVar, Unpack
 
 from ..http.backends import BLOCKING, Backend, result_of
 from ..http.client import Reply, ask
-from .calls import ClientRequest, is_error
+from .calls import ClientRequest, error_in
 from .errors import ClientError, NoDaemonError
 from .reaching import WRITING
 
@@ -54,7 +54,7 @@ async def _answer_in(reply: Reply, call: ClientRequest[T]) -> tuple[int, bytes]:
         return reply.status, await reply.body()
     async for line in reply:
         if not call.note(line):
-            return _NOT_MADE if is_error(line) else _MADE, line
+            return _MADE if error_in(line) is None else _NOT_MADE, line
     return _NOT_MADE, b""
 
 

@@ -36,17 +36,17 @@ def leases_of(daemon: Daemon) -> LeasesSnapshot:
         raise CommandError(f"the daemon's answer about leases cannot be understood: {error}") from error
 
 
+def by_device(leases: Iterable[Lease]) -> dict[tuple[str, str], Lease]:
+    """Return the lease of each leased device, by its resource and id."""
+    return {(name, each): lease for lease in leases for name, ids in lease.devices.items() for each in ids}
+
+
 def add_leases(resources: Iterable[Plugin], leases: Iterable[Lease]) -> None:
     """Add the lease of each device, as ``lease``, ``leased_by`` and ``user``.
 
     Leased devices that the plugin of a resource does not list are added as ``missing``.
     """
-    held = {
-        (resource, device): lease
-        for lease in leases
-        for resource, devices in lease.devices.items()
-        for device in devices
-    }
+    held = by_device(leases)
     for resource in resources:
         devices = resource.get("devices")
         for device in devices if isinstance(devices, list) else []:

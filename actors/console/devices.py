@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
-from ...protocol.leases.drains import drain_from_json
 from ...protocol.leases.free import natural
 from ...protocol.leases.json_values import WRONG_FORM
+from ...protocol.leases.leases_json import drain_from_json
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
@@ -39,7 +37,7 @@ from .lease_words import user
 from .phrases import ago, duration, exact, text, time_of_day
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
-from .table import fitting, shortened
+from .table import add_table_argument, fitting, shortened, table_width
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "USER", "LEASE", "POOL", "PLUGIN")
 _EPILOG = """examples:
@@ -71,13 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "resource", metavar="RESOURCE", nargs="?", type=resource_name, help="list only the devices of this resource"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("wide", "json"),
-        help="wide: all columns; json: one object, with the resources, their plugins and their devices",
-    )
-    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    add_table_argument(parser, "one object, with the resources, their plugins and their devices")
     add_daemon_arguments(parser)
 
 
@@ -87,15 +79,12 @@ def run(args: argparse.Namespace) -> int:
     problem = content.get("problem")
     if args.output == "json":
         say(json.dumps({**content, "resources": resources}) + "\n")
-    elif not resources:
-        none = why_none(roots, observes=content.get("observes") is True)
-        say("".join(f"{line}\n" for line in (*none, *drain_lines(content.get("drains")))))
-    else:
-        width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
-        say("".join(f"{line}\n" for line in (*lines(resources, width), *drain_lines(content.get("drains")))))
-    if args.output == "json":
         return EXIT_OK
-    say("".join(f"{line}\n" for line in rest))
+    if resources:
+        shown = lines(resources, table_width(args))
+    else:
+        shown = why_none(roots, observes=content.get("observes") is True)
+    say("".join(f"{line}\n" for line in (*shown, *drain_lines(content.get("drains")), *rest)))
     if problem is not None:
         say(f"what is known is not kept over a restart: {text(problem)}\n")
     return EXIT_OK

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import attrs
 
-from ...protocol.leases.drains import NODE, DrainTarget, drain_to_json
-from ...protocol.leases.leases_json import LeaseJsonError, lease_from_json
+from ...protocol.leases.drains import NODE, DrainTarget
+from ...protocol.leases.leases_json import LeaseJsonError, drain_to_json, lease_from_json
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.text import escaped
 from ..client.errors import ClientError

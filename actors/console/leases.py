@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,7 +25,7 @@ from .lease_watch import watch_leases
 from .lease_words import devices_by_resource, end, owner, user
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
-from .table import WHOLE, fitting, shortened
+from .table import WHOLE, add_table_argument, fitting, shortened, table_width
 
 _COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
 _EPILOG = """examples:
@@ -55,13 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--none-held", action="store_true", help="of recover: no leased device is in use")
     parser.add_argument("--prefix", metavar="TEXT", default="", help="list only leases whose ids begin with this")
     parser.add_argument("--watch", action="store_true", help="print all leases, then each change, until plugind stops")
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("wide", "json"),
-        help="wide: all columns; json: one object, with a list of leases; with --watch, one for each change",
-    )
-    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    add_table_argument(parser, "one object, with a list of leases; with --watch, one for each change")
     add_status_argument(parser)
 
 
@@ -86,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
         boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         say(json.dumps(snapshot_to_json(found, found.time, boottime)) + "\n")
     else:
-        width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
-        say("".join(f"{line}\n" for line in lines(found, width)))
+        say("".join(f"{line}\n" for line in lines(found, table_width(args))))
     return EXIT_OK
 
 

@@ -6,6 +6,7 @@ are dropped. A name or a cause that does not fit is shown under the row.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import os
 import sys
@@ -269,6 +270,19 @@ def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) 
         place = rows[0].index(column)
         rows = [[*row[:place], *row[place + 1 :]] for row in rows]
     return rows
+
+
+def add_table_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``-o`` and ``--json`` of a table, both for the attribute ``output``; ``what`` describes the JSON."""
+    parser.add_argument("-o", "--output", choices=("wide", "json"), help=f"wide: all columns; json: {what}")
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+
+
+def table_width(args: argparse.Namespace) -> int | None:
+    """Return the width of the terminal for which a table is printed; None if the whole table is printed."""
+    from .lines import terminal_width  # It brings shutil.
+
+    return terminal_width() if args.output is None else None
 
 
 def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence[str] = (), wide: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from ...protocol.leases.drains import drain_to_json
+from ...protocol.leases.leases_json import drain_to_json
 from ...protocol.text import escaped
 from ..client.errors import ClientError
 from ..client.lease_calls import undraining

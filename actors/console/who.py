@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import shutil
-import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -17,24 +15,22 @@ from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.leases.values import Lease, LeaseState
 from ...protocol.plugins.devices import UNHEALTHY, ResourceState
 from ...protocol.status.json import Json
-from ...protocol.text import encodable
+from ...protocol.text import encodable, first_few
 from ..io.process_identity import purpose_of
 from .answers import Plugin, add_daemon_arguments, daemon, resources_in, resources_target
 from .arguments import resource_name
 from .client import fetch
-from .device_leases import add_leases, leases_of
+from .device_leases import add_leases, by_device, leases_of
 from .devices import devices_in, wrong_with
 from .ending import EXIT_OK, say
 from .lease_words import end, user
 from .leases import problems
 from .phrases import ago, duration, exact, text, time_of_day, unix_time
-from .table import fitting, shortened
+from .table import add_table_argument, fitting, shortened, table_width
 
 _COLUMNS: Final = ("RESOURCE", "DEVICE", "STATE", "USER", "FOR", "AGE", "SINCE", "UNTIL", "POOL")
 #: Stands for a device of a lease that is in no list.
 _UNLISTED: Final[Plugin] = {"health": "not listed"}
-#: How many devices a line about a reason names.
-_NAMED: Final = 8
 _EPILOG = """examples:
   plugind who
   plugind who vendor.com/gpu
@@ -55,13 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "resources", metavar="RESOURCE", nargs="*", type=resource_name, help="show only the devices of these resources"
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=("wide", "json"),
-        help="wide: all columns; json: one object, with the resources, their devices, and the leases",
-    )
-    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    add_table_argument(parser, "one object, with the resources, their devices, and the leases")
     add_daemon_arguments(parser)
 
 
@@ -74,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "json":
         say(json.dumps(_to_json(resources, found, names)) + "\n")
     else:
-        width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
-        say("".join(f"{line}\n" for line in lines(resources, found, names, width)))
+        say("".join(f"{line}\n" for line in lines(resources, found, names, table_width(args))))
     return EXIT_OK
 
 
@@ -118,8 +107,7 @@ def lines(
     counted = [f"{number} {state}" for state, number in sorted(states.items())]
     yield ", ".join([*counted, *([f"{len(queue)} waiting"] if queue else [])]) or "no devices"
     for (name, state, reason), each in reasons.items():
-        more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
-        yield f"{name} {', '.join(each[:_NAMED])}{more} {'is' if len(each) == 1 else 'are'} {state}: {reason}"
+        yield f"{name} {first_few(each)} {'is' if len(each) == 1 else 'are'} {state}: {reason}"
     yield from (wrong_with(resource) for resource in resources if resource.get("state") != ResourceState.LISTED)
     yield from problems(found)
 
@@ -131,13 +119,7 @@ def _of_devices(
     reasons: dict[tuple[str, str, str], list[str]],
 ) -> Iterator[tuple[str, ...]]:
     """Yield the rows of devices; add the ids of those whose state needs a reason to ``reasons``."""
-    held = {
-        (name, each): lease
-        for lease in found.leases
-        for name, ids in lease.devices.items()
-        for each in ids
-        if not names or name in names
-    }
+    held = {key: lease for key, lease in by_device(found.leases).items() if not names or key[0] in names}
     devices = {
         (str(one.get("resource")), str(device.get("id"))): device for one in resources for device in devices_in(one)
     }

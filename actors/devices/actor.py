@@ -30,6 +30,7 @@ from ...protocol.messages.config import ExpectationChanged
 from ...protocol.messages.status import Lagged
 from ...protocol.plugins.devices import DevicesSnapshot, Key, ResourceState, ResourceStatus
 from ...protocol.status.metrics import ByResource, ResourceLabels
+from ...protocol.text import first_few
 from ...protocol.values import record
 from ..messaging.mailbox import Audience, offer
 from .inbox import DevicesInbox
@@ -38,8 +39,6 @@ from .state import ResourceWriter
 
 #: How many messages are taken before other tasks run.
 BATCH = 64
-#: How many ids of devices a log line lists.
-_NAMED = 8
 _MISSING_ADVICE = "see whether the device is in the machine, and the log of its plugin if it has one"
 _SHORT_ADVICE = "see 'plugind devices', and the log of a plugin; or change expected_devices if they were taken out"
 
@@ -176,14 +175,14 @@ class _Devices:
         turned = effect.turned
         note = partial(self._log.event, name=effect.name, socket=effect.socket)
         if turned.unhealthy:
-            note(Level.WARNING, "devices turned unhealthy", devices=_named_devices(turned.unhealthy))
+            note(Level.WARNING, "devices turned unhealthy", devices=first_few(turned.unhealthy))
         if turned.healthy:
-            note(Level.INFO, "devices turned healthy", devices=_named_devices(turned.healthy))
+            note(Level.INFO, "devices turned healthy", devices=first_few(turned.healthy))
         if turned.removed:
             text = "devices are no longer listed"
-            note(Level.WARNING, text, devices=_named_devices(turned.removed), advice=_MISSING_ADVICE)
+            note(Level.WARNING, text, devices=first_few(turned.removed), advice=_MISSING_ADVICE)
         if turned.added:
-            note(Level.INFO, "more devices are listed", devices=_named_devices(turned.added))
+            note(Level.INFO, "more devices are listed", devices=first_few(turned.added))
 
     def _note_shortfall(self, found: Shortfall) -> None:
         note = partial(self._log.event, name=found.name, expected=found.expected, healthy=found.healthy)
@@ -197,7 +196,7 @@ class _Devices:
             "expected devices are missing",
             socket=None if status is None else status.socket,
             listed=0 if status is None else status.capacity,
-            unhealthy=_named_devices(sick) or None,
+            unhealthy=first_few(sick) or None,
             reason="there is no such resource" if status is None else status.reason,
             advice=_SHORT_ADVICE,
         )
@@ -228,8 +227,3 @@ class _Devices:
                 if status is not None:
                     audience.tell(ResourceChanged(trio.current_time(), status), self._log)
         audience.tell_lagging()
-
-
-def _named_devices(devices: tuple[str, ...]) -> str:
-    more = len(devices) - _NAMED
-    return ", ".join(devices[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -39,31 +39,23 @@ _NONE_ADVICE: Final = "see whether the devices are plugged in, and whether the p
 SOON: Final = 0.25
 
 
+@attrs.define(eq=False)
 class StaticDevices:
     """The task that looks for static devices. It goes on after a crash of itself."""
 
-    def __init__(
-        self,
-        nodes: NodePort,
-        devices: Address[InstanceMessage],
-        rescan: float,
-        uid: int,
-        access: NodeAccess,
-        log: Logger,
-    ) -> None:
-        """Report to ``devices``, the devices actor; look every ``rescan`` seconds, and after each change.
-
-        ``uid`` is the user of the daemon, and ``access`` who may open nodes.
-        """
-        self._nodes = nodes
-        self._devices = devices
-        self._rescan = rescan
-        self._uid = uid
-        self._log = log
-        self._access = access
-        self._offers: dict[str, _Offer] = {}
-        self._generation = 0
-        self._wake = trio.Event()
+    _nodes: NodePort
+    #: The devices actor.
+    _devices: Address[InstanceMessage]
+    #: Seconds until the next look if nothing changes.
+    _rescan: float
+    #: The user of the daemon.
+    _uid: int
+    #: Who may open nodes.
+    _access: NodeAccess
+    _log: Logger
+    _offers: dict[str, _Offer] = attrs.field(init=False, factory=dict)
+    _generation: int = attrs.field(init=False, default=0)
+    _wake: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     async def run(self, resources: Callable[[], Mapping[str, StaticResource]]) -> None:
         """Look for the devices of ``resources`` until cancelled."""
@@ -99,9 +91,11 @@ class StaticDevices:
                 for path in resource.nodes:
                     if (shared := self._nodes.look(path)) is not None and shared.problem is None:
                         self._access.mend(shared)  # If that is not possible, whoever asks for a lease is told so.
-            offer = self._offers.get(name) or self._added(name, resource, now)
-            if offer.is_new and not found:
-                self._log.event(Level.WARNING, "no device matches", name=name, match=offer.where, advice=_NONE_ADVICE)
+            if (offer := self._offers.get(name)) is None:
+                offer = self._added(name, resource, now)
+                if not found:
+                    where = offer.plugin.endpoint
+                    self._log.event(Level.WARNING, "no device matches", name=name, match=where, advice=_NONE_ADVICE)
             offer.take(listed(name, resource, found, numbers), now)
         return is_finished
 
@@ -135,16 +129,6 @@ class _Offer:
     _look_again: Callable[[], None]
     _access: NodeAccess
     _devices: ListedNodes | None = None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no list was reported yet."""
-        return self._devices is None
-
-    @property
-    def where(self) -> str:
-        """Where its devices are looked for."""
-        return self.plugin.endpoint
 
     def take(self, devices: ListedNodes, now: float) -> None:
         """Report the devices if they have changed."""

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...protocol.devices.messages import InstanceMessage
 from ...protocol.logs.lines import Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.plugins.static_devices import StaticResource
-from ...protocol.settings.config import Config
 from . import actor
 from .inbox import DevicesInbox
 from .offers import OfferMessage, Offers
 from .state import ResourceWriter, StateStore
 
 if TYPE_CHECKING:
-    from ..io.device_nodes import NodePort
-    from ..io.node_access import NodeAccess
     from .static import StaticDevices
 
 
@@ -54,26 +50,10 @@ class Devices:
 class StaticUnit:
     """The task that looks for static devices."""
 
-    def __init__(
-        self,
-        nodes: Callable[[], NodePort],
-        devices: Address[InstanceMessage],
-        config: Config,
-        uid: int,
-        access: NodeAccess,
-        log: Logger,
-    ) -> None:
-        """Look for the devices of ``config`` at ``nodes``, as user ``uid``, and report to ``devices``.
-
-        ``access`` is who may open the nodes.
-        """
-        self._nodes = nodes
-        self._access = access
-        self._devices = devices
-        self._rescan = config.rescan
-        self._uid = uid
-        self._log = log
-        self._resources = config.devices
+    def __init__(self, resources: Mapping[str, StaticResource], make: Callable[[], StaticDevices]) -> None:
+        """Look for the devices of ``resources``; ``make`` returns the task."""
+        self._resources = resources
+        self._make = make
         self._is_wanted = trio.Event()
         self._task: StaticDevices | None = None
 
@@ -93,7 +73,5 @@ class StaticUnit:
         if not self._resources and self._task is None:
             await self._is_wanted.wait()
         if self._task is None:
-            from .static import StaticDevices
-
-            self._task = StaticDevices(self._nodes(), self._devices, self._rescan, self._uid, self._access, self._log)
+            self._task = self._make()
         await self._task.run(lambda: self._resources)

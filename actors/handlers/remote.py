@@ -36,7 +36,7 @@ from ...protocol.handlers.remote import (
     Withdrawn,
 )
 from ...protocol.logs.lines import SILENT, Level, Logger
-from ...protocol.messages.reconciler import HandlerAdded, HandlerRemoved, ReconcilerMessage
+from ...protocol.messages.reconciler import HandlerRemoved, ReconcilerMessage
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import InfoLimits, Plugin, check_type
 from ..messaging.timed_queue import TimedQueue
@@ -93,8 +93,6 @@ class Session:
         self._ping: Ask | None = None
         self._pinged_at = -math.inf
         self._woken = trio.Event()
-        #: How many answers were dropped: late, twice, or to nothing that was asked.
-        self.dropped = 0
         #: Set at its end.
         self.over = trio.Event()
         self.since = trio.current_time()
@@ -161,7 +159,6 @@ class Session:
         """Take an answer; return False if nothing was asked under this number, or nobody waits for it any more."""
         ask = self.asks.take(number)
         if ask is None:
-            self.dropped += 1
             return False
         self._missed = 0
         ask.answer(verdict)
@@ -179,7 +176,7 @@ class Session:
         self._missed += trio.current_time() >= ask.deadline
         if self._missed >= MISSED and self.hangs_since is None and not self.over.is_set():
             self.hangs_since = self._pinged_at = trio.current_time()
-            self.handler.hangs(self)
+            self.handler.pause(self)
         self.wake()
 
     def give_up(self, why: str) -> None:
@@ -330,23 +327,20 @@ class RemoteHandler:
             last = session.asks.put(AskKind.DEREGISTER, instance, math.inf, _nobody).number
         return last
 
-    def hangs(self, session: Session) -> None:
-        """Ask the handler nothing more until it answers."""
-        self._pause(session)
-
     def end(self, session: Session) -> None:
         """End the session."""
         session.over.set()
         session.wake()
         if self.session is session:
             self.session = None
-            self._pause(session)
+            self.pause(session)
 
     def _begin(self) -> None:
         self._is_back.set()
         self._changed(self)
 
-    def _pause(self, session: Session) -> None:
+    def pause(self, session: Session) -> None:
+        """Ask the handler nothing more until it answers, or another process serves the type."""
         if self._is_back.is_set():
             self._is_back = trio.Event()
         why = self.why_away
@@ -460,9 +454,9 @@ class RemoteHandlers:
             # Otherwise each misspelt type would stay, and be away.
             del self.by_type[plugin_type], self._away_since[handler]
             self.handlers.remove(plugin_type)
-            await self._report(HandlerRemoved(plugin_type))
+            await self.reconciler.send(HandlerRemoved(plugin_type))
         elif plugin_type in self.handlers:
-            await self._report(self.handlers.set_away(plugin_type, why))
+            await self.reconciler.send(self.handlers.set_away(plugin_type, why))
         if handler.why_away == why:
             del self._changes[handler]
 
@@ -476,9 +470,6 @@ class RemoteHandlers:
         plugin_type = handler.plugin_type
         self.log.event(Level.WARNING, "plugins of an absent handler are deregistered", type=plugin_type)
         self.handlers.remove(plugin_type)
-        await self._report(HandlerRemoved(plugin_type))
+        await self.reconciler.send(HandlerRemoved(plugin_type))
         self.handlers.add(plugin_type, handler, lambda: handler.why_away)
-        await self._report(self.handlers.set_away(plugin_type, handler.why_away))
-
-    async def _report(self, message: HandlerAdded | HandlerRemoved) -> None:
-        await self.reconciler.send(message)
+        await self.reconciler.send(self.handlers.set_away(plugin_type, handler.why_away))

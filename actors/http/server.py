@@ -112,6 +112,11 @@ def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) 
     return json_response(status, {"error": error}, headers)
 
 
+def wrong_method(allowed: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
+    """A response to a method that is not among the ``allowed`` ones."""
+    return problem(405, f"only {allowed} is answered here", (("Allow", allowed), *headers))
+
+
 @value
 class Guests:
     """Users who may ask for some things. Together they have at most half of the places of each kind."""

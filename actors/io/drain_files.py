@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import Final
 
 from ...protocol.errors import StateError
-from ...protocol.leases.drains import Drain, Drains, DrainTarget, drain_from_json, drain_to_json, sorted_drains
+from ...protocol.leases.drains import Drain, Drains, DrainTarget, sorted_drains
 from ...protocol.leases.json_values import WRONG_FORM, every, exactly, words_of
+from ...protocol.leases.leases_json import drain_from_json, drain_to_json
 
 FILE_NAME: Final = "drains.json"
 #: The most bytes of a file that are read.

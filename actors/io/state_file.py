@@ -22,7 +22,7 @@ import trio
 
 from ...protocol.devices.resources import Forget, Remember
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.rows import RowError
@@ -284,7 +284,7 @@ class StateFile:
             self._let_go()
             self._set_aside(str(error))
             found = self._read(read, Kept())
-        drains, withheld = tuple(sorted_drains(self._known_drains())), self._withheld or found.withheld
+        withheld, drains = self._withheld or found.withheld, {**self._known_drains()}
         return attrs.evolve(found, withheld=withheld, drains=drains, problem=self._drain_files.problem)
 
     def _known_drains(self) -> dict[DrainTarget, Drain]:

@@ -126,7 +126,7 @@ class LeaseActor:
 
     def _take(self, message: m.LeasesMessage) -> None:
         match message:
-            case m.LeasesAsked() | m.DrainsAsked() | m.ShowAsked() | m.LeasesSubscribed():
+            case m.LeasesAsked() | m.ShowAsked() | m.LeasesSubscribed():
                 self._memory.in_hand = message
                 self._tell_reader(message)
             case m.LeasesUnsubscribed():
@@ -145,12 +145,10 @@ class LeaseActor:
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
             self._access.begin(message.kept.leases, message.kept.withheld)
 
-    def _tell_reader(self, reader: m.LeasesAsked | m.DrainsAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
+    def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:
             case m.LeasesAsked():
                 offer(reader.reply, self._snapshot())
-            case m.DrainsAsked():
-                offer(reader.reply, self._book.drains)
             case m.ShowAsked():
                 unknown = m.Failure(m.Problem.UNKNOWN, f"there is no lease {reader.id}")
                 offer(reader.reply, self._book.find(reader.id) or unknown)

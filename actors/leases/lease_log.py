@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...protocol.leases.drains import sorted_drains
 from ...protocol.leases.effects import Failed, ShowDrain, StopOwner
 from ...protocol.leases.messages import Kept, Problem
 from ...protocol.leases.values import Lease, LeaseState, process_of
@@ -37,7 +38,7 @@ class LeaseLog:
         if kept.problem is not None:
             self.log.event(Level.ERROR, "drains may be lost", reason=kept.problem)
         if kept.drains:
-            targets = ",".join(drain.target.words for drain in kept.drains)
+            targets = ",".join(drain.target.words for drain in sorted_drains(kept.drains))
             self.log.event(Level.WARNING, "drains are kept", drained=cut(targets, MAX_LABELS))
         held = [lease for lease in kept.leases if lease.state is LeaseState.HELD]
         for lease in held:

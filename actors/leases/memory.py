@@ -82,7 +82,7 @@ class LeaseCounts:
 
 
 #: What is taken once more after a crash.
-Once = m.LeasesAsked | m.DrainsAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
+Once = m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed | m.AskerLeft
 
 
 @attrs.frozen(eq=False)

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease, Write
 from ...protocol.leases.messages import Kept, LeasesRead, Saved
 from ...protocol.logs.lines import Logger
@@ -138,7 +138,7 @@ class Saving:
                     withheld = None
                 case SaveDrain():
                     change.put_into(drains)
-        return Kept(tuple(leases[name] for name in sorted(leases)), withheld, tuple(sorted_drains(drains)))
+        return Kept(tuple(leases[name] for name in sorted(leases)), withheld, drains)
 
     async def settle(self) -> None:
         """Return once all is written that was asked for."""
@@ -200,7 +200,7 @@ class Saving:
         self._replaced = self._store.replaced
         self._written = {lease.id: SaveLease(lease) for lease in kept.leases}
         self._withheld = kept.withheld
-        self._drains = {drain.target: drain for drain in kept.drains}
+        self._drains = {**kept.drains}
         self.drain_problem = kept.problem
         return kept
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import attrs
 
-from ...protocol.leases.drains import Drain, DrainTarget, sorted_drains
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
 from ...protocol.leases.messages import Kept
 from ...protocol.leases.values import Lease
@@ -94,7 +94,7 @@ class MemoryLeaseStore:
     async def read_leases(self) -> Kept:
         """See :class:`LeaseStore`."""
         leases = tuple(self.leases[name] for name in sorted(self.leases))
-        return Kept(leases, self.withheld, tuple(sorted_drains(self.drains)))
+        return Kept(leases, self.withheld, {**self.drains})
 
     async def instance(self) -> str | None:
         """See :class:`LeaseStore`."""

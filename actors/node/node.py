@@ -72,6 +72,7 @@ from .watchers import Watchers
 
 if TYPE_CHECKING:
     from ..devices.server import DeviceServer
+    from ..devices.static import StaticDevices
     from ..handlers.remote import RemoteHandlers
 
 #: The size of the inboxes of the reconciler, the liveness and the status actor. Writers to a full inbox wait.
@@ -145,8 +146,14 @@ class Node:
         # Separate random sequences, so that others do not depend on how often drivers or endpoints are asked.
         csi_rng, checks_rng = random.Random(f"CSI drivers {seed}"), random.Random(f"health checks {seed}")
         csi = CSIHandler(config.csi, strict=config.strict, status=to_status, rng=csi_rng)
-        static = self.devices.inbox, config, self.rules.users.own, access, self._log
-        self.static = StaticUnit(ports.nodes, *static)
+
+        def static_devices() -> StaticDevices:
+            from ..devices.static import StaticDevices
+
+            own = self.rules.users.own
+            return StaticDevices(ports.nodes(), self.devices.inbox, config.rescan, own, access, self._log)
+
+        self.static = StaticUnit(config.devices, static_devices)
         self.dra = DRAHandler(config.dra, status=to_status, wall=status_config.wall)
         # Here, so that its errors are not raised from the block.
         self._handlers_at_start = handlers_at_start(

@@ -13,6 +13,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.plugins.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
+from ...protocol.text import first_few
 from .device_plugins import AllocationCall, FakeDevices
 from .plugins import Call, now, pid_of
 from .reactions import Reaction, react
@@ -118,8 +119,7 @@ class FileDevices(FakeDevices):
         return list(self._files)
 
     def _some_ids(self) -> str:
-        some = ", ".join(map(repr, self.ids[:8]))
-        return some + (f" and {len(self._files) - 8} more" if len(self._files) > 8 else "")
+        return first_few([*map(repr, self.ids)])
 
     # --- the service --------------------------------------------------------------------------------------------------
 

@@ -44,11 +44,9 @@ STATUSES: Final = {
 _STOPPING: Final = "plugind is about to stop: ask again"
 
 #: Returns the message to the lease actor, with the ticket and the address of the answer.
-Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
-#: The same for a caller who is told its place in line.
-AskForPlace = Callable[[int, "_Told"], LeasesMessage]
+Ask = Callable[[int, "Told"], LeasesMessage]
 #: The same for a connection that will own the lease, with the address that gets the ended lease.
-AskToOwn = Callable[[int, Address[Lease | Failure], Address[Lease]], LeasesMessage]
+AskToOwn = Callable[[int, "Told", Address[Lease]], LeasesMessage]
 
 
 def failed(failure: Failure, boottime: int) -> HttpResponse:
@@ -86,7 +84,7 @@ class LeaseConnections:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
     unsent: Unsent
-    _replies: set[trio.MemorySendChannel[Lease | Failure] | _Told] = attrs.field(factory=set)
+    _replies: set[Told] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
 
@@ -99,42 +97,10 @@ class LeaseConnections:
             owned.to_end.close()
 
     def wait(self, ask: Ask) -> HttpResponse:
-        """Answer with the lease when it is held."""
+        """Answer with the lease when it is held; before that with its places in line, if the lease actor tells some."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
-    def wait_in_line(self, ask: AskForPlace) -> HttpResponse:
-        """Answer with the lease when it is held; if it has to wait, with its places in line before that."""
-        ticket = new_ticket()
-        return LateResponse(
-            make=partial(self._make_in_line, ticket, ask),
-            undelivered=lambda left: self.leases.send_nowait(AskerLeft(ticket, cut=not left)),
-        )
-
-    async def _make_in_line(self, ticket: int, ask: AskForPlace) -> HttpResponse:
-        if self._ending.is_set():
-            return problem(503, _STOPPING)
-        told = _Told()
-        self._replies.add(told)
-        self.leases.send_nowait(ask(ticket, told))
-        try:
-            first = await told.receive()
-        except trio.EndOfChannel:
-            self.leases.send_nowait(AskerLeft(ticket))
-            return problem(503, _STOPPING)
-        finally:
-            self._replies.discard(told)
-        match first:
-            case InLine():
-                write = self.unsent.counted(partial(self._write_places, first, told))
-                return HttpResponse(202, JSON_LINES, write=write, endless=True)
-            case Failure():
-                return failed(first, self.boottime())
-            case Lease():
-                return json_response(201, lease_to_json(first, self.boottime()))
-            case _:
-                assert_never(first)
-
-    async def _write_places(self, said: InLine | Lease | Failure, told: _Told, send: Send) -> None:
+    async def _write_places(self, said: InLine | Lease | Failure, told: Told, send: Send) -> None:
         self._replies.add(told)
         try:
             while isinstance(said, InLine):
@@ -170,18 +136,26 @@ class LeaseConnections:
     async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], HttpResponse]) -> HttpResponse:
         if self._ending.is_set():
             return problem(503, _STOPPING)
-        reply, answers = trio.open_memory_channel[Lease | Failure](1)
-        self._replies.add(reply)
-        self.leases.send_nowait(ask(ticket, reply))
+        told = Told()
+        self._replies.add(told)
+        self.leases.send_nowait(ask(ticket, told))
         try:
-            with answers:
-                found = await answers.receive()
+            first = await told.receive()
         except trio.EndOfChannel:
             self.leases.send_nowait(AskerLeft(ticket))
             return problem(503, _STOPPING)
         finally:
-            self._replies.discard(reply)
-        return failed(found, self.boottime()) if isinstance(found, Failure) else answer(found)
+            self._replies.discard(told)
+        match first:
+            case InLine():
+                write = self.unsent.counted(partial(self._write_places, first, told))
+                return HttpResponse(202, JSON_LINES, write=write, endless=True)
+            case Failure():
+                return failed(first, self.boottime())
+            case Lease():
+                return answer(first)
+            case _:
+                assert_never(first)
 
     async def _write_owned(self, owned: _Owned, pause: float | None, send: Send) -> None:
         self._owned.add(owned)
@@ -202,18 +176,20 @@ class LeaseConnections:
 
 
 @attrs.define(eq=False)
-class _Told:
-    """What a caller in line is told: a place takes the place of the one before, and the answer that of both."""
+class Told:
+    """What a caller is told: a place in line takes the place of the one before, and the answer that of both."""
 
     _newest: Lease | Failure | InLine | None = None
     _is_closed: bool = False
     _changed: trio.Event = attrs.field(factory=trio.Event)
 
     def send_nowait(self, newest: Lease | Failure | InLine, /) -> None:
+        """Tell what replaces all before."""
         self._newest = newest
         self._changed.set()
 
     def close(self) -> None:
+        """Tell that nothing more comes."""
         self._is_closed = True
         self._changed.set()
 

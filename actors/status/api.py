@@ -33,7 +33,7 @@ from ...protocol.status.view import Row
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION, __version__
 from ..http.places import Place
-from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem, wrong_method
 from ..io import own_process
 from .devices_api import NO_ANSWER, DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
@@ -151,7 +151,7 @@ class Api:
 
     async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
-        if is_about_leases(request.path):
+        if is_about_leases(request.path) or request.path in DRAINS:
             return await self.leases.answer(request)
         if is_about_handlers(request.path) and self.remote is not None:
             self._handlers = self._handlers or self.remote()
@@ -173,15 +173,13 @@ class Api:
             "/config": self._configuration,
         }.get(request.path)
         if request.path == "/reload":
-            return await self._reload() if request.method == "POST" else _wrong_method("POST")
+            return await self._reload() if request.method == "POST" else wrong_method("POST")
         if request.path == "/retry":
-            return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
-        if request.path in (DRAINS, f"{DRAINS}/end"):
-            return await self.leases.drain(request) if request.method == "POST" else _wrong_method("POST")
+            return await self._retry(request) if request.method == "POST" else wrong_method("POST")
         if route is None and asking is None and re.fullmatch(r"/plugins/.+", request.path) is None:
             return problem(404, f"there is no {request.path}")
         if request.method not in ("GET", "HEAD"):
-            return _wrong_method("GET")
+            return wrong_method("GET")
         return route(request) if route is not None else await (asking or self._describe)(request)
 
     def _index(self, _: HttpRequest) -> HttpResponse:
@@ -601,10 +599,6 @@ def _retry_asked(body: bytes) -> tuple[str, bool] | None:
 
 def _fsdecode(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
-
-
-def _wrong_method(allowed: str) -> HttpResponse:
-    return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
 
 
 def _what_blocked(blocked: LoopBlocked) -> str:

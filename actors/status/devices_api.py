@@ -24,7 +24,8 @@ from ...protocol.devices.messages import (
     ResourceChanged,
 )
 from ...protocol.devices.refused_calls import RefusedCalls
-from ...protocol.leases.drains import Drains, drain_of, drain_to_json, sorted_drains
+from ...protocol.leases.drains import sorted_drains
+from ...protocol.leases.leases_json import drain_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
@@ -38,8 +39,6 @@ from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_header
 #: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
 NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
-#: Seconds for the lease actor's answer. Without one, devices are shown as if there were no leases.
-LEASES_DEADLINE = 1.0
 NO_DRAINS = f"the lease actor has not said within {DEADLINE:g} s what is drained"
 #: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
@@ -49,11 +48,6 @@ LAG = 4096
 
 async def _no_leases(_: float) -> LeasesSnapshot:
     return LeasesSnapshot(trio.current_time())
-
-
-async def nothing_drained() -> Drains:
-    """Return no drain, for a node without leases."""
-    return {}
 
 
 @attrs.define(eq=False)
@@ -67,10 +61,8 @@ class DevicesApi:
     #: Whether this node only observes plugins, and so does not ask them for their devices.
     observes: bool = False
     unsent: Unsent = attrs.field(factory=Unsent)
-    #: Returns the leases and the pools; None if the lease actor does not answer within so many seconds.
+    #: Returns the leases, the pools and the drains; None if the lease actor does not answer within so many seconds.
     leases: Callable[[float], Awaitable[LeasesSnapshot | None]] = _no_leases
-    #: Returns what is out of service; None if the lease actor does not answer in time.
-    drains: Callable[[], Awaitable[Drains | None]] = nothing_drained
     _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -99,9 +91,8 @@ class DevicesApi:
         snapshot = await self.snapshot()
         if snapshot is None:
             return problem(503, NO_ANSWER)
-        if (drains := await self.drains()) is None:
+        if (leases := await self.leases(DEADLINE)) is None:
             return problem(503, NO_DRAINS)
-        drains = {target: drain for target, drain in drains.items() if name in (None, target.resource or name)}
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
@@ -110,8 +101,12 @@ class DevicesApi:
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
-        marks = LeaseMarks(await self.leases(LEASES_DEADLINE) or LeasesSnapshot(snapshot.time))
-        write = self.unsent.counted(partial(self._write, snapshot, asked, marks, drains))
+        drains: list[Json] = [
+            drain_to_json(drain)
+            for drain in sorted_drains(leases.drains)
+            if name in (None, drain.target.resource or name)
+        ]
+        write = self.unsent.counted(partial(self._write, snapshot, asked, LeaseMarks(leases), drains))
         return HttpResponse(200, "application/json", write=write)
 
     async def _write(
@@ -119,7 +114,7 @@ class DevicesApi:
         snapshot: DevicesSnapshot,
         resources: list[ResourceStatus],
         marks: LeaseMarks,
-        drains: Drains,
+        drains: list[Json],
         send: AnswerStream,
     ) -> None:
         now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
@@ -127,7 +122,7 @@ class DevicesApi:
             "time": timestamp(unix),
             "problem": snapshot.problem,
             "observes": self.observes,
-            "drains": [drain_to_json(drain) for drain in sorted_drains(drains)],
+            "drains": drains,
         }
         await send(json.dumps(head)[:-1].encode())
         before = b', "resources": ['
@@ -137,11 +132,7 @@ class DevicesApi:
             devices, of_leases = resource.devices(), marks.of(resource)
             while some := list(itertools.islice(devices, PIECE)):
                 lines = (
-                    json.dumps(
-                        device_to_json(device, now, unix, drain_of(drains, resource.name, device.id))
-                        | of_leases.get(device.id, {})
-                    )
-                    for device in some
+                    json.dumps(device_to_json(device, now, unix) | of_leases.get(device.id, {})) for device in some
                 )
                 await send(within + ",\n".join(lines).encode())
                 within = b",\n"

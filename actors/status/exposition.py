@@ -10,6 +10,7 @@ contain an ESC or a bidirectional control, and metrics can be read on a terminal
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -127,9 +128,11 @@ def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:
         depths[kind] = depths.get(kind, 0) + actor.waiting
         waits[kind] = max(waits.get(kind, 0.0), actor.oldest_wait)
         hangs[kind] = hangs.get(kind, 0) + (actor.condition is Condition.FAILED)
-    yield _by_actor("plugind_mailbox_depth", "Messages that wait for an actor.", depths)
-    yield _by_actor("plugind_mailbox_oldest_wait_seconds", "How long the oldest of them has waited at least.", waits)
-    yield _by_actor("plugind_actors_hanging", "Actors that take no message although some wait.", hangs)
+    yield _by_label("actor", "plugind_mailbox_depth", "Messages that wait for an actor.", depths)
+    yield _by_label(
+        "actor", "plugind_mailbox_oldest_wait_seconds", "How long the oldest of them has waited at least.", waits
+    )
+    yield _by_label("actor", "plugind_actors_hanging", "Actors that take no message although some wait.", hangs)
 
 
 def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
@@ -171,32 +174,15 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     for label, histogram in snapshot.durations.items():
         durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
     yield durations
-    leases = GaugeMetricFamily("plugind_leases", "Leases that have devices.", labels=("resource_name",))
-    for label, number in snapshot.counts.items():
-        leases.add_metric((_shown(label),), number)
-    yield leases
-    devices = GaugeMetricFamily("plugind_leased_devices", "Devices that leases have.", labels=("resource_name",))
-    for label, number in snapshot.leased.items():
-        devices.add_metric((_shown(label),), number)
-    yield devices
-    free = GaugeMetricFamily("plugind_free_devices", "Devices that can be leased.", labels=("resource_name",))
-    for label, number in snapshot.free.items():
-        free.add_metric((_shown(label),), number)
-    yield free
-    drained = GaugeMetricFamily(
-        "plugind_drained_devices", "Devices that are listed and out of service.", labels=("resource_name",)
-    )
-    for label, number in snapshot.drained.items():
-        drained.add_metric((_shown(label),), number)
-    yield drained
-    drains = GaugeMetricFamily(
-        "plugind_drains",
-        "Drains of a resource and of its devices; with an empty name, the drain of the node.",
-        labels=("resource_name",),
-    )
-    for name, number in snapshot.drains.items():
-        drains.add_metric((_shown(name),), number)
-    yield drains
+    drains = {"": 0, **Counter(target.resource or "" for target in snapshot.drains)}
+    for name, what, numbers in (
+        ("leases", "Leases that have devices.", snapshot.counts),
+        ("leased_devices", "Devices that leases have.", snapshot.leased),
+        ("free_devices", "Devices that can be leased.", snapshot.free),
+        ("drained_devices", "Devices that are listed and out of service.", snapshot.drained),
+        ("drains", "Drains of a resource and of its devices; with an empty name, the drain of the node.", drains),
+    ):
+        yield _by_label("resource_name", f"plugind_{name}", what, numbers)
     yield GaugeMetricFamily(
         "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
     )
@@ -236,10 +222,10 @@ def _calls(calls: CallDurations) -> Iterator[Metric]:
     yield dra
 
 
-def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, what, labels=("actor",))
-    for kind, value in values.items():
-        family.add_metric((_shown(kind),), value)
+def _by_label(label: str, name: str, what: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, what, labels=(label,))
+    for text, value in values.items():
+        family.add_metric((_shown(text),), value)
     return family
 
 

@@ -28,7 +28,7 @@ from ...protocol.leases.asked_json import RequestError
 from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..handlers.remote import HEARTBEAT, RemoteHandlers, Reported, Session
-from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem, wrong_method
 from ..io.unix_socket import Credentials
 from .allocations import new_token
 from .streams import JSON_LINES, heartbeat_headers
@@ -69,13 +69,13 @@ class HandlersApi:
         if request.peer.uid not in self.allowed | self.handlers.uids.get(plugin_type, frozenset()):
             return problem(403, f"you may not serve {encodable(plugin_type)}: name your user in handler_uids")
         if len(parts) == 1:
-            return self._open(request.peer, plugin_type) if request.method == "GET" else _wrong_method("GET")
+            return self._open(request.peer, plugin_type) if request.method == "GET" else wrong_method("GET")
         routes = {"held": self._hold, "answers": self._take_answers, "health": self._take_health}
         route = routes.get(parts[1]) if len(parts) == 2 else None
         if route is None:
             return problem(404, f"there is no {encodable(request.path)}")
         if request.method != "POST":
-            return _wrong_method("POST")
+            return wrong_method("POST")
         try:
             return route(partial(self._session, plugin_type, request.peer.uid), request.body)
         except RequestError as error:
@@ -114,25 +114,23 @@ class HandlersApi:
         return session
 
     def _hold(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        held = held_from_json(body)
-        find(held.session).hold(held.instances, more=held.more)
-        return json_response(200, {"held": len(held.instances)})
+        token, instances, more = held_from_json(body)
+        find(token).hold(instances, more=more)
+        return json_response(200, {"held": len(instances)})
 
     def _take_answers(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        answers = answers_from_json(body)
-        session = find(answers.session)
-        taken = sum(session.answer(number, verdict) for number, verdict in answers.verdicts)
-        return json_response(200, {"taken": taken, "dropped": len(answers.verdicts) - taken})
+        token, verdicts = answers_from_json(body)
+        session = find(token)
+        return _counted([session.answer(number, verdict) for number, verdict in verdicts])
 
     def _take_health(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
-        posted = health_from_json(body)
-        handler = find(posted.session).handler
-        taken = sum(_report(handler.links.get(plugin.instance), plugin) for plugin in posted.plugins)
-        return json_response(200, {"taken": taken, "dropped": len(posted.plugins) - taken})
+        token, plugins = health_from_json(body)
+        handler = find(token).handler
+        return _counted([_report(handler.links.get(plugin.instance), plugin) for plugin in plugins])
 
 
-def _wrong_method(allowed: str) -> HttpResponse:
-    return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
+def _counted(taken: list[bool]) -> HttpResponse:
+    return json_response(200, {"taken": sum(taken), "dropped": len(taken) - sum(taken)})
 
 
 def _lines(lines: Iterable[dict[str, Json]]) -> bytes:

@@ -31,26 +31,26 @@ from ...protocol.leases.asked_json import (
     token_from_json,
     why_not_owner,
 )
-from ...protocol.leases.drains import Drain, Drains, drain_to_json
-from ...protocol.leases.leases_json import lease_to_json, released_to_json, snapshot_to_json
+from ...protocol.leases.drains import Drain
+from ...protocol.leases.leases_json import drain_to_json, lease_to_json, released_to_json, snapshot_to_json
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
-from ...protocol.leases.replies import Failure, InLine, LeaseChanged, LeasesSnapshot, Problem, Released
+from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import Lagged
 from ...protocol.text import encodable
-from ..http.server import HttpRequest, HttpResponse, json_response, problem
+from ..http.server import HttpRequest, HttpResponse, json_response, problem, wrong_method
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
-from .allocations import LeaseConnections, failed, new_token, owner_by
+from .allocations import LeaseConnections, Told, failed, new_token, owner_by
 from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
 
 T = TypeVar("T")
 
 PATH: Final = "/v1/leases"
-DRAINS: Final = "/v1/drains"
+DRAINS: Final = ("/v1/drains", "/v1/drains/end")
 #: Seconds for the lease actor's answer, below the deadline of the commands.
 DEADLINE: Final = 3.0
 #: The deadline if the lease actor writes to the disk first, for which it can take 5 s.
@@ -58,8 +58,6 @@ WRITING: Final = 8.0
 #: How many changes can wait for a reader before it is dropped.
 LAG: Final = 4096
 
-#: Receives the answer to a request for a lease.
-Reply = Address[Lease | Failure]
 #: Answers a request about the lease with this name, or about all leases.
 Handler = Callable[[HttpRequest, str], Awaitable[HttpResponse]]
 
@@ -97,147 +95,100 @@ class LeasesApi:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
     unsent: Unsent = attrs.field(factory=Unsent)
-    _routes: _Routes | None = attrs.field(init=False, default=None)
+    _allocations: LeaseConnections | None = attrs.field(init=False, default=None)
+    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         if self.leases is not None:
-            allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
-            self._routes = _Routes(
-                self.leases, allocations, self.wall, self.identity, self.may_run, self.boottime, self.unsent
-            )
+            self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
+
+    @property
+    def _connections(self) -> LeaseConnections:
+        assert self._allocations is not None, "a node without leases answers 404"
+        return self._allocations
 
     def end_watches(self) -> None:
         """End the streams, and all waits for leases."""
-        if self._routes is not None:
-            self._routes.end()
+        if self._allocations is not None:
+            self._allocations.end()
+        for watch in self._watches:
+            watch.close()
 
     async def snapshot(self, deadline: float = DEADLINE) -> LeasesSnapshot | None:
         """Return all leases; None if the lease actor does not answer in time."""
-        if self._routes is None:
+        if self.leases is None:
             return LeasesSnapshot(trio.current_time())
         try:
-            return await self._routes.snapshot(deadline)
+            return await self._answer(m.LeasesAsked, deadline)
         except _NoAnswerError:
             return None
-
-    async def drains(self) -> Drains | None:
-        """Return what is out of service; None if the lease actor does not answer in time."""
-        if self._routes is None:
-            return {}
-        try:
-            return await self._routes.drains()
-        except _NoAnswerError:
-            return None
-
-    async def drain(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request to take something out of service, or to end that."""
-        if self._routes is None:
-            return problem(404, "this node has no leases")
-        change = self._routes.drain if request.path == DRAINS else self._routes.undrain
-        try:
-            return await change(request)
-        except RequestError as error:
-            return failed(Failure(Problem.USAGE, str(error)), self.boottime())
-        except _NoAnswerError as error:
-            return problem(503, str(error))
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer a request that is about leases."""
-        if self._routes is None:
+        """Answer a request that is about leases or drains."""
+        if self.leases is None:
             return problem(404, "this node has no leases")
         # Bytes, because a client can send anything.
-        parts = request.path.removeprefix(PATH).split("/")[1:]
+        parts = request.path.removeprefix("/v1/").split("/")
         names = [unquote_to_bytes(part).decode("utf-8", "surrogateescape") for part in parts]
-        handlers = self._routes.find(names)
+        handlers = self._find(names)
         if handlers is None:
             return problem(404, f"there is no {encodable(request.path)}")
         handler = handlers.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
-            allowed = ", ".join(handlers)
-            return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
+            return wrong_method(", ".join(handlers))
         try:
-            return await handler(request, names[0] if names else "")
+            return await handler(request, names[1] if len(names) > 1 else "")
         except RequestError as error:
             return failed(Failure(Problem.USAGE, str(error)), self.boottime())
         except _NoAnswerError as error:
             return problem(503, str(error))
 
-
-@attrs.define(eq=False)
-class _Routes:
-    _leases: Address[LeasesMessage]
-    _allocations: LeaseConnections
-    _wall: Callable[[], float]
-    _identity: Callable[[int], ProcessIdentity | None]
-    _may_run: Callable[[ProcessIdentity], bool]
-    _boottime: Callable[[], int]
-    _unsent: Unsent
-    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(factory=set)
-
-    def end(self) -> None:
-        self._allocations.end()
-        for watch in self._watches:
-            watch.close()
-
-    def find(self, names: list[str]) -> Mapping[str, Handler] | None:
+    def _find(self, names: list[str]) -> Mapping[str, Handler] | None:
         """Return the handlers of a path by method; None if there is no such path."""
         match names:
-            case []:
+            case ["leases"]:
                 return {"GET": self._list, "POST": self._ask}
-            case ["watch"]:
+            case ["leases", "watch"]:
                 return {"GET": self._watch}
-            case ["recover"]:
+            case ["leases", "recover"]:
                 return {"POST": self._recover}
-            case [name] if name:
+            case ["leases", name] if name:
                 return {"GET": self._show, "DELETE": self._release}
-            case [name, "renew"] if name:
+            case ["leases", name, "renew"] if name:
                 return {"POST": self._renew}
-            case [name, "bind"] if name:
+            case ["leases", name, "bind"] if name:
                 return {"POST": self._bind}
-            case [name, "resume"] if name:
+            case ["leases", name, "resume"] if name:
                 return {"POST": self._resume}
+            case ["drains"]:
+                return {"POST": self._drain}
+            case ["drains", "end"]:
+                return {"POST": self._undrain}
             case _:
                 return None
 
     async def _answer(self, ask: Callable[[Address[T]], LeasesMessage], deadline: float) -> T:
         reply, answers = trio.open_memory_channel[T](1)
-        self._leases.send_nowait(ask(reply))
+        self._connections.leases.send_nowait(ask(reply))
         with trio.move_on_after(deadline), answers:
             return await answers.receive()
         raise _NoAnswerError(f"the lease actor has not answered within {deadline:g} s")
 
-    async def snapshot(self, deadline: float) -> LeasesSnapshot:
-        """Return all leases.
-
-        Raises:
-          _NoAnswerError: if the lease actor does not answer in time.
-        """
-        return await self._answer(m.LeasesAsked, deadline)
-
     # --- what is out of service ---------------------------------------------------------------------------------------
 
-    async def drains(self) -> Drains:
-        """Return what is out of service.
-
-        Raises:
-          _NoAnswerError: if the lease actor does not answer in time.
-        """
-        return await self._answer(m.DrainsAsked, DEADLINE)
-
-    async def drain(self, request: HttpRequest) -> HttpResponse:
+    async def _drain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Take something out of service."""
-        body, uid = drain_body_from_json(request.body), _peer_of(request).uid
-        drain = Drain(body.target, uid, self._wall(), body.reason, body.until)
+        drain = drain_body_from_json(request.body, _peer_of(request).uid, self.wall())
         return self._one_drain(await self._answer(lambda reply: m.DrainAsked(drain, reply), WRITING))
 
-    async def undrain(self, request: HttpRequest) -> HttpResponse:
+    async def _undrain(self, request: HttpRequest, _: str) -> HttpResponse:
         """Let something be given again."""
         target, uid = target_from_json(request.body), _peer_of(request).uid
         return self._one_drain(await self._answer(lambda reply: m.UndrainAsked(target, uid, reply), WRITING))
 
     def _one_drain(self, answer: Drain | Failure) -> HttpResponse:
         if isinstance(answer, Failure):
-            return failed(answer, self._boottime())
+            return failed(answer, self.boottime())
         return json_response(200, drain_to_json(answer))
 
     # --- to look ------------------------------------------------------------------------------------------------------
@@ -246,14 +197,14 @@ class _Routes:
         unknown = request.query.keys() - {"prefix"}
         if unknown:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {PATH} takes prefix")
-        snapshot = await self.snapshot(DEADLINE)
+        snapshot = await self._answer(m.LeasesAsked, DEADLINE)
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
         shown = attrs.evolve(snapshot, leases=leases)
-        return HttpResponse(200, "application/json", write=self._unsent.counted(partial(self._write_list, shown)))
+        return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write_list, shown)))
 
     async def _write_list(self, snapshot: LeasesSnapshot, send: AnswerStream) -> None:
-        unix, boottime = self._wall() - trio.current_time() + snapshot.time, self._boottime()
+        unix, boottime = self.wall() - trio.current_time() + snapshot.time, self.boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
 
         def rows() -> Iterator[bytes]:
@@ -273,12 +224,12 @@ class _Routes:
         pause = pause_of(request)
         if isinstance(pause, HttpResponse):
             return pause
-        write = self._unsent.counted(partial(self._write_watch, pause))
+        write = self.unsent.counted(partial(self._write_watch, pause))
         return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
 
     async def _write_watch(self, pause: float | None, send: AnswerStream) -> None:
         writer, reader = send.backlog(LAG, LeaseChanged, self._line)
-        self._leases.send_nowait(m.LeasesSubscribed(writer))
+        self._connections.leases.send_nowait(m.LeasesSubscribed(writer))
         self._watches.add(writer)
         try:
             with trio.move_on_after(DEADLINE) as scope:
@@ -298,7 +249,7 @@ class _Routes:
         finally:
             reader.close()
             self._watches.discard(writer)
-            self._leases.send_nowait(m.LeasesUnsubscribed(writer))
+            self._connections.leases.send_nowait(m.LeasesUnsubscribed(writer))
 
     async def _write_first(
         self, first: bytes | LeasesViewMessage | None, pause: float | None, send: AnswerStream
@@ -313,8 +264,8 @@ class _Routes:
             case bytes():
                 return message
             case LeaseChanged():
-                unix = self._wall() - trio.current_time() + message.time
-                content = {"time": timestamp(unix), **lease_to_json(message.lease, self._boottime())}
+                unix = self.wall() - trio.current_time() + message.time
+                content = {"time": timestamp(unix), **lease_to_json(message.lease, self.boottime())}
                 return json.dumps(content).encode() + b"\n"
             case Lagged():
                 return b'{"error": "too slow: changes were lost; watch again"}\n'
@@ -331,22 +282,16 @@ class _Routes:
         token = new_token() if isinstance(asked.owner, ConnectionOwner) else ""
         owner = self._owner_of(asked.owner, peer, token)
         if isinstance(owner, Failure):
-            return failed(owner, self._boottime())
+            return failed(owner, self.boottime())
 
-        def ask(
-            ticket: int,
-            reply: Reply,
-            ended: Address[Lease] | None = None,
-            progress: Address[InLine] | None = None,
-        ) -> LeasesMessage:
+        def ask(ticket: int, reply: Told, ended: Address[Lease] | None = None) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
+            progress = reply if ended is None and "progress" in request.query else None
             return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, progress, ended)
 
         if isinstance(owner, ConnectionOwner):
-            return self._allocations.give_to_connection(ask, token, pause)
-        if "progress" in request.query:
-            return self._allocations.wait_in_line(lambda ticket, told: ask(ticket, told, progress=told))
-        return self._allocations.wait(ask)
+            return self._connections.give_to_connection(ask, token, pause)
+        return self._connections.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
         match wish:
@@ -362,7 +307,7 @@ class _Routes:
         if (why := why_not_owner(wish.client_pid, peer.pid)) is not None:
             return Failure(Problem.USAGE, why)
         try:
-            process = self._identity(wish.pid)
+            process = self.identity(wish.pid)
         except OSError as error:
             text = f"plugind cannot find out which process {wish.pid} is: {error.strerror}; ask again, or use --ttl"
             return Failure(Problem.UNAVAILABLE, text)
@@ -377,10 +322,10 @@ class _Routes:
         token, uid = token_from_json(request.body), _peer_of(request).uid
         digest = owner_by(token).token_hash
 
-        def ask(ticket: int, reply: Reply, ended: Address[Lease]) -> LeasesMessage:
+        def ask(ticket: int, reply: Told, ended: Address[Lease]) -> LeasesMessage:
             return m.ResumeAsked(name, uid, digest, ticket, reply, ended)
 
-        return self._allocations.give_to_connection(ask, token, pause)
+        return self._connections.give_to_connection(ask, token, pause)
 
     async def _renew(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
@@ -388,7 +333,7 @@ class _Routes:
 
     async def _bind(self, request: HttpRequest, name: str) -> HttpResponse:
         init, uid = init_from_json(request.body), _peer_of(request).uid
-        if not self._may_run(init):
+        if not self.may_run(init):
             # If the process were unknown, the lease would end while the container runs.
             text = (
                 f"plugind sees no process {init.pid} of this start time: the container has ended, or its hook runs in"
@@ -399,8 +344,8 @@ class _Routes:
 
     def _one_lease(self, answer: Lease | Failure) -> HttpResponse:
         if isinstance(answer, Failure):
-            return failed(answer, self._boottime())
-        return json_response(200, lease_to_json(answer, self._boottime()))
+            return failed(answer, self.boottime())
+        return json_response(200, lease_to_json(answer, self.boottime()))
 
     async def _release(self, request: HttpRequest, name: str) -> HttpResponse:
         uid = _peer_of(request).uid
@@ -411,7 +356,7 @@ class _Routes:
         answer = await self._answer(ask, WRITING)
         match answer:
             case Failure():
-                return failed(answer, self._boottime())
+                return failed(answer, self.boottime())
             case Released(unknown=()):
                 return json_response(200, released_to_json(answer))
             case _:
@@ -425,10 +370,10 @@ class _Routes:
             return m.RecoverAsked(uid, reply)
 
         answer = await self._answer(ask, WRITING)
-        return json_response(200, {"recovered": True}) if answer is None else failed(answer, self._boottime())
+        return json_response(200, {"recovered": True}) if answer is None else failed(answer, self.boottime())
 
     def _failed(self, kind: Problem, text: str) -> HttpResponse:
-        return failed(Failure(kind, text), self._boottime())
+        return failed(Failure(kind, text), self.boottime())
 
 
 def _peer_of(request: HttpRequest) -> Credentials:

@@ -17,7 +17,7 @@ from ...protocol.status.metrics_config import HostRule
 from ...protocol.text import encodable
 from ...protocol.version import STATUS_VERSION
 from ..http.places import Place
-from ..http.server import HttpRequest, HttpResponse, problem
+from ..http.server import HttpRequest, HttpResponse, problem, wrong_method
 from .page.documents import CONTENT_TYPE, SAFE_HEADERS, CountsPage
 
 #: Seconds for which clients share one text, so that nobody can keep the node busy with rendering.
@@ -79,7 +79,7 @@ class PortApi:
         if shared is None:
             return problem(404, f"there is no {encodable(request.path)} here: ask the status socket", SAFE_HEADERS)
         if request.method not in _GETTING:
-            return problem(405, "only GET is answered here", (("Allow", "GET"), *SAFE_HEADERS))
+            return wrong_method("GET", SAFE_HEADERS)
         return await shared.answer(request)
 
     async def _counted(self, request: HttpRequest) -> HttpResponse:

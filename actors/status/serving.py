@@ -66,8 +66,7 @@ def served(
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
-    asked = leases_api.snapshot, leases_api.drains
-    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, *asked)
+    devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, leases_api.snapshot)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     handlers = None if remote is None else lambda: HandlersApi(remote(), allowed)
     api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, handlers, unsent)

@@ -6,11 +6,11 @@ the clients of ``plugind.client``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
-from ..leases.asked_json import Fields, fields_of, or_none, word
+from ..leases.asked_json import Fields, fields_of, flag, or_none, word
 from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
 from ..plugins.health import Health
 from ..plugins.info import Plugin
@@ -21,6 +21,8 @@ from .status_values import StatusFormError
 
 if TYPE_CHECKING:
     from ..status.json import Json
+
+T = TypeVar("T")
 
 #: What a handler can name or answer in one body.
 MOST_AT_ONCE: Final = 256
@@ -89,24 +91,6 @@ def _plugin_to_json(plugin: Plugin) -> dict[str, Json]:
 
 
 @value
-class Held:
-    """The body of ``POST …/held``."""
-
-    session: str
-    instances: tuple[Instance, ...]
-    #: Whether another such body follows.
-    more: bool
-
-
-@value
-class Answers:
-    """The body of ``POST …/answers``: verdicts by the numbers of their asks."""
-
-    session: str
-    verdicts: tuple[tuple[int, Verdict], ...]
-
-
-@value
 class HealthPosted:
     """What a handler says of one instance."""
 
@@ -118,14 +102,6 @@ class HealthPosted:
     usable: bool | None = None
     #: Why the plugin has left for good, if it has.
     gone: str | None = None
-
-
-@value
-class HealthBody:
-    """The body of ``POST …/health``."""
-
-    session: str
-    plugins: tuple[HealthPosted, ...]
 
 
 def held_to_json(session: str, instances: Iterable[Instance], *, more: bool) -> dict[str, Json]:
@@ -153,84 +129,80 @@ def health_to_json(session: str, posted: HealthPosted) -> dict[str, Json]:
     return {"session": session, "plugins": [plugin]}
 
 
-_SESSION: Final = "the token of the line hello"
-_HELD: Final = (
-    f'a list of at most {MOST_AT_ONCE} objects such as {{"instance": "8f-3", "name": "a.example", "socket": "/a"}}'
-)
-_ANSWERS: Final = f'a list of at most {MOST_AT_ONCE} objects such as {{"id": 7}} or {{"id": 7, "error": "too old"}}'
-_PLUGINS: Final = f'a list of at most {MOST_AT_ONCE} objects such as {{"instance": "8f-3", "health": "healthy"}}'
+_NAMES: Final = ("instance", "name", "socket")
 
 
-def held_from_json(body: bytes) -> Held:
-    """Return what a handler says it holds.
+def held_from_json(body: bytes) -> tuple[str, tuple[Instance, ...], bool]:
+    """Return the token of a handler's session, what it says it holds, and whether more follows.
 
     Raises:
       RequestError: if the body is not of that form.
     """
     fields = fields_of(body, '{"session": TOKEN, "held": []}')
-    session = fields.needed("session", word, _SESSION)
-    instances = fields.needed("held", _few, _HELD)
-    more = fields.get("more", lambda found: exactly(bool, found), "true if another list follows", default=False)
+    session, held = _posted(fields, "held", _held, '{"instance": "8f-3", "name": "a.example", "socket": "/a"}')
+    more = fields.get("more", flag, "true if another list follows", default=False)
     fields.end()
-    return Held(session, tuple(_held(Fields(each, "held.")) for each in instances), more)
-
-
-_NAMES: Final = ("instance", "name", "socket")
+    return session, held, more
 
 
 def _held(fields: Fields) -> Instance:
     instance, name, socket = (fields.needed(key, word, "that of the ask's plugin") for key in _NAMES)
-    fields.end()
     return Instance(instance, name, socket)
 
 
-def answers_from_json(body: bytes) -> Answers:
-    """Return the answers of a handler.
+def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, Verdict], ...]]:
+    """Return the token of a handler's session, and its verdicts by the numbers of their asks.
 
     Raises:
       RequestError: if the body is not of that form.
     """
     fields = fields_of(body, '{"session": TOKEN, "answers": [{"id": 7}]}')
-    session = fields.needed("session", word, _SESSION)
-    answers = fields.needed("answers", _few, _ANSWERS)
+    posted = _posted(fields, "answers", _answer, '{"id": 7} or {"id": 7, "error": "too old"}')
     fields.end()
-    return Answers(session, tuple(_answer(Fields(each, "answers.")) for each in answers))
+    return posted
 
 
 def _answer(fields: Fields) -> tuple[int, Verdict]:
     number = fields.needed("id", lambda found: exactly(int, found), "the id of an ask, a number")
     error = fields.get("error", or_none(word), "why not, in words; null or nothing if all is well", None)
-    cause = fields.get("cause", or_none(word), "the error in few words", None)
-    fields.end()
-    return number, Verdict(error, cause)
+    return number, Verdict(error, fields.get("cause", or_none(word), "the error in few words", None))
 
 
-def health_from_json(body: bytes) -> HealthBody:
-    """Return what a handler says of its plugins.
+def health_from_json(body: bytes) -> tuple[str, tuple[HealthPosted, ...]]:
+    """Return the token of a handler's session, and what it says of its plugins.
 
     Raises:
       RequestError: if the body is not of that form.
     """
     fields = fields_of(body, '{"session": TOKEN, "plugins": [{"instance": "8f-3", "health": "healthy"}]}')
-    session = fields.needed("session", word, _SESSION)
-    plugins = fields.needed("plugins", _few, _PLUGINS)
+    posted = _posted(fields, "plugins", _health, '{"instance": "8f-3", "health": "healthy"}')
     fields.end()
-    return HealthBody(session, tuple(_health(Fields(each, "plugins.")) for each in plugins))
+    return posted
 
 
 def _health(fields: Fields) -> HealthPosted:
     words = ", ".join(health.value for health in Health)
-    posted = HealthPosted(
+    return HealthPosted(
         fields.needed("instance", word, "the instance of a follow"),
         fields.get("health", lambda found: Health(exactly(str, found)), f"one of {words}", None),
         fields.get("reason", lambda found: exactly(str, found), "a text", ""),
         fields.get("facts", or_none(text_by_text), "an object of texts", None),
         fields.get("warnings", lambda found: every(word, found), "a list of texts", ()),
-        fields.get("usable", lambda found: exactly(bool, found), "true or false", None),
+        fields.get("usable", flag, "true or false", None),
         fields.get("gone", word, "why the plugin has left", None),
     )
-    fields.end()
-    return posted
+
+
+def _posted(fields: Fields, key: str, read: Callable[[Fields], T], example: str) -> tuple[str, tuple[T, ...]]:
+    """Return the token of a session, and what ``read`` makes of each object of a list."""
+    session = fields.needed("session", word, "the token of the line hello")
+    listed = fields.needed(key, _few, f"a list of at most {MOST_AT_ONCE} objects such as {example}")
+    found = []
+    for each in listed:
+        of_one = Fields(each, f"{key}.")
+        found.append(read(of_one))
+        of_one.end()
+    return session, tuple(found)
 
 
 def _few(found: object) -> list[dict[str, object]]:

@@ -8,7 +8,9 @@ entries stay as they are.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from ..values import value
@@ -89,15 +91,8 @@ def with_users(acl: Acl, users: Mapping[int, int]) -> Acl:
     given = [AclEntry(USER, bits, uid) for uid, bits in users.items()]
     if given or any(entry.tag == GROUP for entry in kept):
         limited = [*given, *(entry for entry in kept if entry.tag in (GROUP_OBJ, GROUP))]
-        given.append(AclEntry(MASK, _union(entry.permissions for entry in limited)))
+        given.append(AclEntry(MASK, reduce(or_, (entry.permissions for entry in limited))))
     return tuple(sorted((*kept, *given), key=lambda entry: (entry.tag, entry.id)))
-
-
-def _union(permissions: Iterable[int]) -> int:
-    union = 0
-    for bits in permissions:
-        union |= bits
-    return union
 
 
 def why_open(acl: Acl, owner: int, group: int, own: int) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..leases.drains import Drain, drain_to_json
+from ..leases.drains import drain_of
+from ..leases.leases_json import drain_to_json
 from ..leases.replies import LeasesSnapshot
 from ..leases.values import identity_key
 from ..logs.lines import timestamp
@@ -25,11 +26,8 @@ def _text(text: str | None) -> str | None:
     return None if text is None else encodable(text)
 
 
-def device_to_json(device: DeviceStatus, now: float, unix: float, drain: Drain | None = None) -> dict[str, Json]:
-    """Return the JSON form of a device. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment.
-
-    A device that is out of service has the ``drain``.
-    """
+def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, Json]:
+    """Return the JSON form of a device. ``now`` is Trio's clock, and ``unix`` the wall clock at the same moment."""
     age, since = _since(device.since, now, unix)
     return {
         "id": encodable(device.id),
@@ -38,7 +36,6 @@ def device_to_json(device: DeviceStatus, now: float, unix: float, drain: Drain |
         "age": age,
         "since": since,
         "numa": list(device.numa),
-        **({} if drain is None else {"drained": drain_to_json(drain)}),
     }
 
 
@@ -50,8 +47,10 @@ class LeaseMarks:
     """What leases add to the JSON of devices."""
 
     def __init__(self, leases: LeasesSnapshot) -> None:
-        """Take the leases and the pools."""
+        """Take the leases, the pools and the drains."""
         self._pools = leases.pools
+        self._drains = leases.drains
+        self._shown = {target: drain_to_json(drain) for target, drain in leases.drains.items()}
         self._withheld = leases.withheld is not None
         #: What each static device was when it was given, and the names by which it is leased. Its shares have one name.
         self._given: dict[str, str] = {}
@@ -64,15 +63,18 @@ class LeaseMarks:
     def of(self, resource: ResourceStatus) -> dict[str, dict[str, Json]]:
         """Return the fields of the devices of ``resource`` that have any, by id.
 
-        A device has its ``pool``. A static device is its node, whatever its id: one whose id is leased for another node
-        is unhealthy, and one that is leased by another id is ``withheld``. All are after a loss of the state.
+        A device has its ``pool``, and as ``drained`` the drain that keeps it out of service. A static device is its
+        node, whatever its id: one whose id is leased for another node is unhealthy, and one that is leased by another
+        id is ``withheld``. All are after a loss of the state.
         """
         pools = [pool for pool in self._pools if pool.resource == resource.name]
         found: dict[str, dict[str, Json]] = {}
         for device in resource.listed.devices.values():
             key = identity_key(resource.name, device.id)
             pool = next((pool.name for pool in pools if pool.has(device.id)), None)
-            fields: dict[str, Json] = {} if pool is None else {"pool": encodable(pool)}
+            drain = drain_of(self._drains, resource.name, device.id)
+            fields: dict[str, Json] = {} if drain is None else {"drained": self._shown[drain.target]}
+            fields |= {} if pool is None else {"pool": encodable(pool)}
             others = self._names.get(device.identity, set()) - {key.partition("::")[0]}
             if self._given.get(key, device.identity) != device.identity:
                 fields |= {"health": OTHER_DEVICE, "healthy": False}

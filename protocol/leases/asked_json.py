@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, assert_never
 
 from ..text import cut, encodable
 from ..values import value
-from .drains import LAST_DATE, DrainTarget
+from .drains import Drain, DrainTarget
 from .json_values import WRONG_FORM, encodables, every, exactly, number
 from .values import (
     START_WITHIN,
@@ -42,6 +42,8 @@ MAX_TEXT: Final = 1024
 MAX_SECONDS: Final = 2.0**31
 #: Characters of a wrong value that are shown.
 _SHOWN: Final = 64
+#: The last Unix second that can be written as a date.
+_LAST_DATE: Final = 253402300799.0
 
 
 class RequestError(Exception):
@@ -181,12 +183,24 @@ def some_seconds(found: object) -> float:
     return time
 
 
+def unix_seconds(found: object) -> float:
+    """Read a time in Unix seconds that can be written as a date."""
+    time = number(found)
+    check_range(0, _LAST_DATE, time)
+    return time
+
+
 def word(found: object) -> str:
     """Read a text that is not empty, and that can be encoded."""
     text = exactly(str, found)
     check_range(1, MAX_TEXT, len(text))
     text.encode()
     return text
+
+
+def flag(found: object) -> bool:
+    """Read true or false."""
+    return exactly(bool, found)
 
 
 def or_none(read: Callable[[object], T]) -> Callable[[object], T | None]:
@@ -294,9 +308,9 @@ def asked_from_json(body: bytes) -> LeaseBody:
         include=fields.get("include", _names, _IDS, ()),
         pool=fields.get("pool", or_none(word), "the name of a pool, or null for the devices that are in none", None),
         labels=fields.get("labels", _labels, _LABELS, ()),
-        container=fields.get("container", _flag, _FLAG, default=False),
-        ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
-        stop_on_unhealthy=fields.get("stop_on_unhealthy", _flag, _FLAG, default=False),
+        container=fields.get("container", flag, _FLAG, default=False),
+        ignore_missing=fields.get("ignore_missing", flag, _FLAG, default=False),
+        stop_on_unhealthy=fields.get("stop_on_unhealthy", flag, _FLAG, default=False),
         for_uid=fields.get("for_uid", or_none(_uid), _UID, None),
     )
     name = fields.get("id", or_none(_name), _NAME, None)
@@ -357,10 +371,6 @@ def _kind(found: object) -> str:
     if kind not in ("process", "container", "time", "connection", "none"):
         raise ValueError(f"{kind} is no kind of owner")
     return kind
-
-
-def _flag(found: object) -> bool:
-    return exactly(bool, found)
 
 
 def _uid(found: object) -> int:
@@ -434,16 +444,6 @@ def recovery_from_json(body: bytes) -> None:
     fields.end()
 
 
-@value
-class DrainBody:
-    """The body of ``POST /v1/drains``."""
-
-    target: DrainTarget
-    reason: str = ""
-    #: When it ends, in Unix seconds; None if it does not end by itself.
-    until: float | None = None
-
-
 def target_to_json(target: DrainTarget) -> dict[str, Json]:
     """Return the body of ``POST /v1/drains/end``, and the beginning of that of ``POST /v1/drains``."""
     return {"resource": target.resource, "device": target.device}
@@ -461,8 +461,8 @@ def target_from_json(body: bytes) -> DrainTarget:
     return target
 
 
-def drain_body_from_json(body: bytes) -> DrainBody:
-    """Return what the body of ``POST /v1/drains`` asks for.
+def drain_body_from_json(body: bytes, uid: int, since: float) -> Drain:
+    """Return the drain that the body of ``POST /v1/drains`` asks for, by a user and from a Unix second on.
 
     Raises:
       RequestError: if it is not of the form of such a body.
@@ -470,9 +470,9 @@ def drain_body_from_json(body: bytes) -> DrainBody:
     fields = fields_of(body, _DRAIN)
     target = _target(fields)
     reason = fields.get("reason", _reason, f"a printable text of at most {MAX_TEXT} characters", "")
-    until = fields.get("until_unix", or_none(_date), "Unix seconds before the year 10000, or null", None)
+    until = fields.get("until_unix", or_none(unix_seconds), "Unix seconds before the year 10000, or null", None)
     fields.end()
-    return DrainBody(target, reason, until)
+    return Drain(target, uid, since, reason, until)
 
 
 _DRAIN: Final = '{"resource": "vendor.com/gpu", "device": "GPU-0"}, or {"resource": null} for the node'
@@ -491,12 +491,6 @@ def _reason(found: object) -> str:
     if not text.isprintable():
         raise ValueError(f"{text!r} is not printable")
     return text
-
-
-def _date(found: object) -> float:
-    unix = number(found)
-    check_range(0, LAST_DATE, unix)
-    return unix
 
 
 def _true(found: object) -> None:

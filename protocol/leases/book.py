@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import assert_never
@@ -17,6 +16,7 @@ import attrs
 
 from ..logs.lines import timestamp
 from ..messages.addresses import Address
+from ..text import first_few
 from ..trust.users import user_words
 from ..values import value
 from . import effects as e
@@ -46,11 +46,10 @@ _TICK = 0.001
 CLOCK = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
-#: How many drains a failure names.
-_MOST_DRAINS = 8
 
 _NO_FILE = "its CDI file is not there: "
 _RESTARTED = "plugind ended while a plugin was preparing its devices"
+_NOT_PRIVILEGED = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
 _NOT_FOR_OTHERS = Failure(Problem.FORBIDDEN, "only root and the user of plugind may lease devices for another user")
 _REASONS = {
     Event.LEFT: "its caller has left",
@@ -161,9 +160,8 @@ class Book:
         gives_none = self._closed is not None or self._withheld is not None
         free = {name: 0 if gives_none else number for name, number in self._stock.free_numbers()}
         drained = dict(self._stock.drained_numbers())
-        drains = {"": 0, **Counter(target.resource or "" for target in self.drains)}
         return m.LeasesSnapshot(
-            now, leases, self._withheld, problem, self._rules.pools, free=free, drained=drained, drains=drains
+            now, leases, self._withheld, problem, self._rules.pools, self.drains, free=free, drained=drained
         )
 
     # --- events ---
@@ -172,7 +170,7 @@ class Book:
         """Take the leases of this boot that were found in the store, at the start or later."""
         self._begin(now)
         self._withheld = kept.withheld
-        self._set_drains({drain.target: drain for drain in kept.drains})
+        self._set_drains(kept.drains)
         for lease in kept.leases:
             self._take_up(lease)
         return self._finish()
@@ -184,7 +182,7 @@ class Book:
         """
         self._begin(now)
         self._withheld = kept.withheld
-        self._set_drains({drain.target: drain for drain in kept.drains})
+        self._set_drains(kept.drains)
         for lease in kept.leases:
             self._take_up(lease)
             entry = self._entries[lease.id]
@@ -235,10 +233,8 @@ class Book:
                 self._resume(message)
             case m.RecoverAsked():
                 self._recover(message)
-            case m.DrainAsked():
-                self._drain(message)
-            case m.UndrainAsked():
-                self._undrain(message)
+            case m.DrainAsked() | m.UndrainAsked():
+                self._change_drain(message)
             case m.Preferred() | m.Allocated() | m.AllocationRefused() | m.AllocationLost():
                 self._called(message)
             case m.Saved():
@@ -1032,8 +1028,7 @@ class Book:
     def _recover(self, asked: m.RecoverAsked) -> None:
         """Have written that no leased device is in use."""
         if asked.uid not in self._rules.operators:
-            failure = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
-            self._effects.append(e.RecoverReply(asked.reply, failure))
+            self._effects.append(e.RecoverReply(asked.reply, _NOT_PRIVILEGED))
         elif self._withheld is None:
             self._effects.append(e.RecoverReply(asked.reply, None))
         else:
@@ -1041,45 +1036,42 @@ class Book:
 
     # --- what is out of service ---
 
-    def _drain(self, asked: m.DrainAsked) -> None:
-        """Have written that a target is drained; one that is drained keeps its beginning."""
-        drain, before = asked.drain, self.drains.get(asked.drain.target)
-        if (failure := self._why_not_drain(drain.uid)) is not None:
-            self._effects.append(e.DrainReply(asked.reply, failure))
-        elif drain.until is not None and drain.until <= self._sources.wall():
-            text = f"{timestamp(drain.until)} is over: name a later time"
-            self._effects.append(e.DrainReply(asked.reply, Failure(Problem.USAGE, text)))
-        elif before is None and len(self.drains) >= MAX_DRAINS:
+    def _change_drain(self, asked: m.DrainAsked | m.UndrainAsked) -> None:
+        """Have written that a target is drained, or that it is no more, unless that is refused."""
+        change: DrainChange | Failure
+        # Operators whom the configuration adds may not do that.
+        if (asked.drain.uid if isinstance(asked, m.DrainAsked) else asked.uid) not in self._privileged:
+            change = _NOT_PRIVILEGED
+        elif self._closed is not None:
+            change = Failure(Problem.STORAGE, self._closed)
+        else:
+            change = self._drain(asked) if isinstance(asked, m.DrainAsked) else self._undrain(asked)
+        if isinstance(change, Failure):
+            self._effects.append(e.DrainReply(asked.reply, change))
+        else:
+            self._awaited[self._write(e.SaveDrain(change.target, change.after), awaited=True)] = change
+
+    def _drain(self, asked: m.DrainAsked) -> DrainChange | Failure:
+        """Return the drain of a target; one that is drained keeps its beginning."""
+        drain, before, now = asked.drain, self.drains.get(asked.drain.target), self._sources.wall()
+        if drain.until is not None and drain.until <= now:
+            return Failure(Problem.USAGE, f"{timestamp(drain.until)} is over: name a later time")
+        if before is None and len(self.drains) >= MAX_DRAINS:
             text = f"there are {MAX_DRAINS} drains, and there may not be more: drain the resource, or the node"
-            self._effects.append(e.DrainReply(asked.reply, Failure(Problem.LIMIT, text)))
-        else:
-            drain = attrs.evolve(drain, since=self._sources.wall() if before is None else before.since)
-            self._change_drain(DrainChange(drain.target, drain, drain, asked.reply))
+            return Failure(Problem.LIMIT, text)
+        drain = attrs.evolve(drain, since=now if before is None else before.since)
+        return DrainChange(drain, drain, asked.reply)
 
-    def _undrain(self, asked: m.UndrainAsked) -> None:
-        """Have written that a target is drained no more."""
+    def _undrain(self, asked: m.UndrainAsked) -> DrainChange | Failure:
+        """Return the end of a drain."""
         before = self.drains.get(asked.target)
-        if (failure := self._why_not_drain(asked.uid)) is not None:
-            self._effects.append(e.DrainReply(asked.reply, failure))
-        elif before is None:
-            failure = Failure(Problem.UNKNOWN, f"{asked.target.words} is not drained; {self._what_is_drained()}")
-            self._effects.append(e.DrainReply(asked.reply, failure))
-        else:
-            self._change_drain(DrainChange(asked.target, None, before, asked.reply))
-
-    def _why_not_drain(self, uid: int) -> Failure | None:
-        """Return why a user may not drain, as operators whom the configuration adds, or nobody may."""
-        if uid not in self._privileged:
-            return Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
-        return None if self._closed is None else Failure(Problem.STORAGE, self._closed)
+        if before is None:
+            return Failure(Problem.UNKNOWN, f"{asked.target.words} is not drained; {self._what_is_drained()}")
+        return DrainChange(None, before, asked.reply)
 
     def _what_is_drained(self) -> str:
         words = [drain.target.words for drain in sorted_drains(self.drains)]
-        more = f" and {len(words) - _MOST_DRAINS} more" if len(words) > _MOST_DRAINS else ""
-        return f"drained: {', '.join(words[:_MOST_DRAINS])}{more}" if words else "nothing is"
-
-    def _change_drain(self, change: DrainChange) -> None:
-        self._awaited[self._write(e.SaveDrain(change.target, change.after), awaited=True)] = change
+        return f"drained: {first_few(words)}" if words else "nothing is"
 
     def _drained(self, change: DrainChange, error: str | None) -> None:
         target, before = change.target, self.drains.get(change.target)

@@ -7,15 +7,10 @@ out of service while any drain covers it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from ..logs.lines import timestamp
-from ..text import encodable
 from ..values import value
-from .json_values import exactly, exactly_or_none, number
-
-if TYPE_CHECKING:
-    from ..status.json import Json
 
 #: How many drains there can be.
 MAX_DRAINS: Final = 4096
@@ -42,8 +37,6 @@ class DrainTarget:
 
 
 NODE: Final = DrainTarget()
-#: The last Unix second that can be written as a date.
-LAST_DATE: Final = 253402300799.0
 
 
 @value
@@ -92,43 +85,3 @@ def drain_of(drains: Drains, resource: str, device: str) -> Drain | None:
 def sorted_drains(drains: Drains) -> list[Drain]:
     """Return the drains in the order in which they are shown: the node, then resources, each before its devices."""
     return sorted(drains.values(), key=lambda drain: (drain.target.resource or "", drain.target.device or ""))
-
-
-def drain_to_json(drain: Drain) -> dict[str, Json]:
-    """Return the JSON form of a drain, on the status socket and in files."""
-    resource, device = drain.target.resource, drain.target.device
-    return {
-        "resource": None if resource is None else encodable(resource),
-        "device": None if device is None else encodable(device),
-        "reason": encodable(drain.reason),
-        "since": timestamp(drain.since),
-        "since_unix": drain.since,
-        "until": None if drain.until is None else timestamp(drain.until),
-        "until_unix": drain.until,
-        "by": drain.uid,
-    }
-
-
-def drain_from_json(content: Any) -> Drain:
-    """Return the drain that :func:`drain_to_json` was given.
-
-    Raises one of :data:`~.json_values.WRONG_FORM` if it is not of that form.
-    """
-    until = content["until_unix"]
-    target = DrainTarget(*(exactly_or_none(str, content[key]) for key in ("resource", "device")))
-    if target.resource is None and target.device is not None:
-        raise ValueError(f"the device {target.device!r} has no resource")
-    return Drain(
-        target,
-        exactly(int, content["by"]),
-        _unix(content["since_unix"]),
-        exactly(str, content["reason"]),
-        None if until is None else _unix(until),
-    )
-
-
-def _unix(found: object) -> float:
-    unix = number(found)
-    if not 0 <= unix <= LAST_DATE:
-        raise ValueError(f"{unix} is no time in Unix seconds")
-    return unix

@@ -95,12 +95,16 @@ class Amendment:
 class DrainChange:
     """A drain, or its end, while it is being written."""
 
-    target: DrainTarget
     #: The drain from then on; None if it ends.
     after: Drain | None
     #: What the caller gets.
     answer: Drain
     reply: Address[Drain | Failure]
+
+    @property
+    def target(self) -> DrainTarget:
+        """What is drained."""
+        return self.answer.target
 
 
 @record(eq=False)

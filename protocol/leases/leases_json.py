@@ -12,7 +12,8 @@ import attrs
 
 from ..logs.lines import timestamp
 from ..text import encodable
-from .asked_json import init_to_json, request_to_json
+from .asked_json import init_to_json, or_none, request_to_json, unix_seconds
+from .drains import Drain, DrainTarget
 from .json_values import (
     WRONG_FORM,
     answer_of,
@@ -114,12 +115,8 @@ def _lease_of(content: Any) -> Lease:
         cdi_name=exactly_or_none(str, content["cdi_name"]),
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
-        withheld_until=_number_or_none(content.get("withheld_until_unix")),
+        withheld_until=or_none(number)(content.get("withheld_until_unix")),
     )
-
-
-def _number_or_none(content: object) -> float | None:
-    return None if content is None else number(content)
 
 
 def _owner_of(content: Any) -> Owner:
@@ -127,11 +124,8 @@ def _owner_of(content: Any) -> Owner:
         case "process":
             return ProcessOwner(_process_of(content))
         case "container":
-            start_within = content.get("start_within", START_WITHIN)
-            return ContainerOwner(
-                None if content["init"] is None else _process_of(content["init"]),
-                None if start_within is None else number(start_within),
-            )
+            start_within = or_none(number)(content.get("start_within", START_WITHIN))
+            return ContainerOwner(or_none(_process_of)(content["init"]), start_within)
         case "time":
             return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
         case "connection":
@@ -234,3 +228,35 @@ def snapshot_from_json(content: Any, time: float) -> LeasesSnapshot:
         return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)
     except WRONG_FORM as error:
         raise LeaseJsonError(f"these are no leases that this version of plugind knows: {words_of(error)}") from error
+
+
+def drain_to_json(drain: Drain) -> dict[str, Json]:
+    """Return the JSON form of a drain, on the status socket and in files."""
+    resource, device = drain.target.resource, drain.target.device
+    return {
+        "resource": None if resource is None else encodable(resource),
+        "device": None if device is None else encodable(device),
+        "reason": encodable(drain.reason),
+        "since": timestamp(drain.since),
+        "since_unix": drain.since,
+        "until": None if drain.until is None else timestamp(drain.until),
+        "until_unix": drain.until,
+        "by": drain.uid,
+    }
+
+
+def drain_from_json(content: Any) -> Drain:
+    """Return the drain that :func:`drain_to_json` was given.
+
+    Raises one of :data:`~.json_values.WRONG_FORM` if it is not of that form.
+    """
+    target = DrainTarget(*(exactly_or_none(str, content[key]) for key in ("resource", "device")))
+    if target.resource is None and target.device is not None:
+        raise ValueError(f"the device {target.device!r} has no resource")
+    return Drain(
+        target,
+        exactly(int, content["by"]),
+        unix_seconds(content["since_unix"]),
+        exactly(str, content["reason"]),
+        or_none(unix_seconds)(content["until_unix"]),
+    )

@@ -273,13 +273,6 @@ class UndrainAsked:
 
 
 @value
-class DrainsAsked:
-    """Somebody asks what is out of service."""
-
-    reply: Address[Drains]
-
-
-@value
 class LeasesAsked:
     """Somebody asks for all leases."""
 
@@ -335,7 +328,7 @@ class Kept:
     #: Why no device may be given to anybody: leases were lost, or could not be read until now. None if all are known.
     withheld: str | None = None
     #: What is out of service, since whatever boot, and what is wrong with the files that say it.
-    drains: tuple[Drain, ...] = ()
+    drains: Drains = attrs.field(factory=dict, hash=False)
     problem: str | None = None
 
 
@@ -414,4 +407,4 @@ StateMessage = (
     | LeaseRules
 )
 
-LeasesMessage = StateMessage | LeasesAsked | DrainsAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed
+LeasesMessage = StateMessage | LeasesAsked | ShowAsked | LeasesSubscribed | LeasesUnsubscribed

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ..status.histograms import Histogram
 from ..values import value
 from .values import Lease, Pool
+
+if TYPE_CHECKING:
+    from .drains import Drain, DrainTarget
 
 
 class Problem(enum.StrEnum):
@@ -75,6 +79,8 @@ class LeasesSnapshot:
     problem: str | None = None
     #: The devices that are taken only by requests that name their pool.
     pools: tuple[Pool, ...] = ()
+    #: What is out of service.
+    drains: Mapping[DrainTarget, Drain] = attrs.field(factory=dict, hash=False)
     #: For metrics, by the label of the resource: leases that have devices and how many of these devices, failures by
     #: resource and problem, and how long plugins took to answer Allocate.
     counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
@@ -83,8 +89,6 @@ class LeasesSnapshot:
     free: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     #: How many listed devices are drained, by resource.
     drained: Mapping[str, int] = attrs.field(factory=dict, hash=False)
-    #: How many drains there are, by resource; that of the node has an empty name.
-    drains: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
     durations: Mapping[str, Histogram] = attrs.field(factory=dict, eq=False)
     #: Likewise: whether leases cannot be kept over a restart now, and how many reads and writes of them have failed.

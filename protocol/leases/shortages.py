@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
 import attrs
 
 from ..plugins.devices import UNHEALTHY
-from ..text import cut
+from ..text import cut, first_few
 from .choosing import Reserved, available, fits
 from .drains import drain_of
 from .stock import Missing, Stock, StockedResource
@@ -21,8 +21,6 @@ _MOST_POOLS: Final = 3
 _MOST_COMPARED: Final = 256
 #: Characters of the health that a plugin says of a device.
 _MAX_REASON: Final = 200
-#: How many devices are named that are missing or unhealthy.
-_MOST_MISSING: Final = 8
 
 
 def shortage(stock: Stock, reserved: Reserved, request: Request, uid: int) -> str:
@@ -63,7 +61,7 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
     else:
         text += _unhealthy(stock, request, resource)
     if not (request.ids or request.include) and (drained := stock.drains_of((name, request.pool))):
-        text += f"; drained: {_first_few([drain.words for drain in drained])}"
+        text += f"; drained: {first_few([drain.words for drain in drained])}"
     text += _kept_back(stock, reserved, request, wanted)
     return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
 
@@ -73,7 +71,7 @@ def _kept_back(stock: Stock, reserved: Reserved, request: Request, wanted: Wante
     all_free = attrs.evolve(request, ignore_missing=True)
     if available(stock, reserved, all_free, wanted) == available(stock, reserved, request, wanted):
         return ""
-    missing = _first_few(stock.missing(wanted.resource))
+    missing = first_few(stock.missing(wanted.resource))
     return (
         f"; leased and no longer listed: {missing}; as many others are kept back, since they may be the same devices"
         " with other ids: ask with --ignore-missing if they are not"
@@ -106,16 +104,11 @@ def _unhealthy(stock: Stock, request: Request, resource: StockedResource) -> str
         and stock.pools.pool_of(name, device.id) == request.pool
         and (not device.healthy or stock.is_leased_elsewhere(name, device))
     ]
-    return f"; unhealthy: {_first_few(found)}" if found else ""
+    return f"; unhealthy: {first_few(found)}" if found else ""
 
 
 def _with_reason(device_id: str, why: str) -> str:
     return device_id if why == UNHEALTHY else f"{device_id} ({cut(why, _MAX_REASON)})"
-
-
-def _first_few(devices: Collection[str]) -> str:
-    more = len(devices) - _MOST_MISSING
-    return ", ".join(islice(devices, _MOST_MISSING)) + (f" and {more} more" if more > 0 else "")
 
 
 def _elsewhere(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
@@ -173,7 +166,7 @@ def unhealthy_since(stock: Stock, lease: Lease) -> str | None:
             return f"{text} ({moved})"
         gone = [device_id for device_id, device in _missing(stock, name, ids) if not device.renamed]
         if gone and resource is not None and resource.offered:
-            return f"{text} (no longer listed: {_first_few(gone)})"
+            return f"{text} (no longer listed: {first_few(gone)})"
     return None
 
 
@@ -204,7 +197,7 @@ def _moved(stock: Stock, lease: Lease, name: str, ids: Iterable[str]) -> str | N
         for device_id in ids
         if device_id in listed and given.get(identity_key(name, device_id), "") != listed[device_id].identity
     ]
-    return f"another device of {name} has the id by now: {_first_few(other)}" if other else None
+    return f"another device of {name} has the id by now: {first_few(other)}" if other else None
 
 
 def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str, Missing]]:
@@ -217,4 +210,4 @@ def _missing(stock: Stock, name: str, ids: Iterable[str]) -> Iterator[tuple[str,
 def _missing_of(name: str, missing: Mapping[str, Missing]) -> str:
     renamed = any(device.renamed for device in missing.values())
     other_ids = ", and unknown ids are listed: they may have these by now" if renamed else ""
-    return f"unhealthy, {name} no longer lists {_first_few(missing)}{other_ids}"
+    return f"unhealthy, {name} no longer lists {first_few(missing)}{other_ids}"

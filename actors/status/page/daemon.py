@@ -100,13 +100,12 @@ WATCHES: Final = (
 class WatchEndedError(Exception):
     """The daemon has ended a watch, or does not begin it."""
 
-    def __init__(self, reason: str, *, missing: bool = False, forbidden: bool = False) -> None:
+    def __init__(self, reason: str, state: str = "away") -> None:
         super().__init__(reason)
         self.reason = reason
-        #: Whether the daemon runs, but does not have this watch.
-        self.missing = missing
-        #: Whether the daemon runs, but tells this user of leases and devices alone.
-        self.forbidden = forbidden
+        #: ``missing`` if the daemon does not have this watch, ``forbidden`` if it tells this user of leases and devices
+        #: alone, and else ``away``.
+        self.state = state
 
 
 class WatchLaggedError(Exception):
@@ -194,13 +193,13 @@ class _WatchFollower:
             except WatchLaggedError:
                 await trio.sleep(AGAIN_IF_LAGGED)
             except WatchEndedError as error:
-                if error.missing or error.forbidden:
+                if error.state != "away":
                     self._board.keep_only(self._watch.table, set())
                 if self._away_since is None:
                     # The shown state is from that time. It is earlier than now if the daemon was silent.
                     self._away_since = self._wall() if self._heard is None else self._heard
-                self._tell("missing" if error.missing else "forbidden" if error.forbidden else "away", error.reason)
-                await trio.sleep(AGAIN_IF_MISSING if error.missing or error.forbidden else AGAIN)
+                self._tell(error.state, error.reason)
+                await trio.sleep(AGAIN if error.state == "away" else AGAIN_IF_MISSING)
 
     def _tell(self, state: str, reason: str | None = None) -> None:
         words: Json = {"state": state, "since": self._away_since, "reason": reason}
@@ -220,7 +219,7 @@ class _WatchFollower:
                 if reply.status != 200:
                     raise await _refusal(reply)
                 if "heartbeat" not in reply.headers:
-                    raise WatchEndedError("this daemon is too old for the page", missing=True)
+                    raise WatchEndedError("this daemon is too old for the page", "missing")
                 await self._take(reply)
         except UnreachableError as error:
             raise WatchEndedError(error.reason) from error
@@ -272,7 +271,7 @@ async def _refusal(reply: Reply) -> WatchEndedError:
         reason = str(_object_in(body).get("error"))
     except WatchEndedError:
         reason = f"the daemon answers {reply.status}"
-    return WatchEndedError(reason, missing=reply.status == 404, forbidden=reply.status == 403)
+    return WatchEndedError(reason, {404: "missing", 403: "forbidden"}.get(reply.status, "away"))
 
 
 def _object_in(text: bytes) -> Mapping[str, Any]:

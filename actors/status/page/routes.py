@@ -19,7 +19,7 @@ from ...http.client import UnreachableError
 from ...http.limits import HttpLimits
 from ...http.on_trio import ask
 from ...http.places import Place
-from ...http.server import HttpRequest, HttpResponse, problem
+from ...http.server import HttpRequest, HttpResponse, problem, wrong_method
 from .board import Board
 from .documents import CONTENT_TYPE, SAFE_HEADERS, Document
 
@@ -71,7 +71,7 @@ class Routes:
         if not _LOOPBACK.admits(request.host):
             return problem(421, "this is not the host that was asked for: ask by localhost or 127.0.0.1", _HEADERS)
         if request.method not in ("GET", "HEAD"):
-            return problem(405, "only GET is answered here", (("Allow", "GET"), *_HEADERS))
+            return wrong_method("GET", _HEADERS)
         if request.path == "/":
             return HttpResponse(200, CONTENT_TYPE, self._page.body, headers=self._page.headers)
         if not self._has_token(request):

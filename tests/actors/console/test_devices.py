@@ -14,7 +14,8 @@ from plugind.actors.console.devices import drain_lines, lines, not_healthy, why_
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import WaitingForDevices, WantedDevices, strictest, wanted
 from plugind.protocol.devices.json import device_to_json, resource_to_json
-from plugind.protocol.leases.drains import Drain, DrainTarget, drain_to_json
+from plugind.protocol.leases.drains import Drain, DrainTarget
+from plugind.protocol.leases.leases_json import drain_to_json
 from plugind.protocol.plugins.devices import (
     Device,
     DeviceList,
@@ -64,7 +65,7 @@ def withheld(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def out_of_service() -> dict[str, Any]:
-    devices = [device_to_json(device, NOW, UNIX, DRAIN) for device in RESOURCE.devices()]
+    devices = [device_to_json(each, NOW, UNIX) | {"drained": drain_to_json(DRAIN)} for each in RESOURCE.devices()]
     return resource_to_json(RESOURCE, NOW, UNIX) | {"devices": devices}
 
 

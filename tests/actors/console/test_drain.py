@@ -13,8 +13,8 @@ import pytest
 
 from plugind.actors.console import times
 from plugind.actors.console.commands import main
-from plugind.protocol.leases.drains import NODE, Drain, DrainTarget, drain_to_json
-from plugind.protocol.leases.leases_json import lease_to_json
+from plugind.protocol.leases.drains import NODE, Drain, DrainTarget
+from plugind.protocol.leases.leases_json import drain_to_json, lease_to_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import LeaseState
 from plugind.tests.actors.console import snapshots

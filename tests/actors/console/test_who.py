@@ -181,8 +181,9 @@ def test_a_process_has_the_name_of_its_program_without_its_arguments(tmp_path: P
 
 
 def test_a_container_of_podman_has_its_name(tmp_path: Path) -> None:
-    (tmp_path / "sleep").symlink_to("/bin/sleep")
-    ready = f"{tmp_path}/sleep 100 & echo $!; wait"
+    (tmp_path / "sleep").symlink_to("/bin/sh")
+    # It says its pid itself: before it is executed, it has another name.
+    ready = f"{tmp_path}/sleep -c 'echo $$; exec sleep 100' & wait"
     (tmp_path / "conmon").symlink_to("/bin/sh")
     with subprocess.Popen([tmp_path / "conmon", "-c", ready, "conmon", "-n", "web"], stdout=subprocess.PIPE) as monitor:
         try:

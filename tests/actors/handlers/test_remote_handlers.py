@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -110,10 +112,20 @@ class Process:
         return told
 
 
-async def test_a_process_is_asked_what_a_handler_of_the_program_would_be(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node)
+@asynccontextmanager
+async def served(
+    config: Config = KNOWN, verdicts: Mapping[AskKind, Verdict | None] = {}
+) -> AsyncIterator[tuple[SimulatedNode, trio.Nursery, Process]]:
+    """Run a node, and a process that serves the type."""
+    async with SimulatedNode(config) as node, trio.open_nursery() as nursery:
+        process = Process(node, verdicts={**verdicts})
         await nursery.start(process.serve)
+        yield node, nursery, process
+        process.kill()
+
+
+async def test_a_process_is_asked_what_a_handler_of_the_program_would_be(autojump_clock: MockClock) -> None:
+    async with served() as (node, _, process):
         plugin = node.plug("a.sock", sensor())
         await node.registered("a.sock")
         await node.settled()
@@ -132,26 +144,20 @@ async def test_a_process_is_asked_what_a_handler_of_the_program_would_be(autojum
         await node.settled()
         assert process.news() == ["unfollow a", "deregister a"]
         assert not process.has
-        process.kill()
 
 
 async def test_a_refusal_is_told_to_the_plugin_in_the_words_of_the_process(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node, verdicts={AskKind.VALIDATE: Verdict("it is not known here")})
-        await nursery.start(process.serve)
+    async with served(verdicts={AskKind.VALIDATE: Verdict("it is not known here")}) as (node, _, _):
         plugin = node.plug("a.sock", sensor())
         await trio.sleep(0.1)
         assert node.state("a.sock") == "waiting"
         assert "it is not known here" in (plugin.calls[-1].error or "")
-        process.kill()
 
 
 async def test_while_no_process_serves_the_type_nothing_is_told_to_new_plugins_and_registered_ones_stay(
     autojump_clock: MockClock,
 ) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node)
-        await nursery.start(process.serve)
+    async with served() as (node, nursery, process):
         stays, goes = node.plug("a.sock", sensor()), node.plug("b.sock", sensor("b"))
         await node.registered("a.sock")
         await node.registered("b.sock")
@@ -172,13 +178,10 @@ async def test_while_no_process_serves_the_type_nothing_is_told_to_new_plugins_a
         assert process.news()[:2] == ["deregister b", "synced"]
         assert sorted(instance.name for instance in process.has.values()) == ["a", "c"]
         assert [call.method for call in stays.calls] == ["GetInfo", "NotifyRegistrationStatus"]
-        process.kill()
 
 
 async def test_a_process_that_comes_back_with_less_is_asked_to_register_the_rest(autojump_clock: MockClock) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node)
-        await nursery.start(process.serve)
+    async with served() as (node, nursery, process):
         plugin = node.plug("a.sock", sensor())
         await node.registered("a.sock")
         process.kill()
@@ -189,15 +192,12 @@ async def test_a_process_that_comes_back_with_less_is_asked_to_register_the_rest
         await node.settled()
         assert process.news() == ["synced", "register a", "follow a", "active"]
         assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"]
-        process.kill()
 
 
 async def test_after_a_kill_of_the_daemon_what_a_process_has_is_deregistered_and_registered_anew(
     autojump_clock: MockClock,
 ) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node)
-        await nursery.start(process.serve)
+    async with served() as (node, nursery, process):
         node.plug("a.sock", sensor())
         await node.registered("a.sock")
         before = set(process.has)
@@ -213,16 +213,13 @@ async def test_after_a_kill_of_the_daemon_what_a_process_has_is_deregistered_and
         await node.settled()
         assert process.news()[:4] == ["deregister a", "synced", "validate a", "register a"]
         assert before.isdisjoint(process.has)
-        process.kill()
 
 
 @pytest.mark.parametrize("during", [AskKind.VALIDATE, AskKind.REGISTER])
 async def test_a_process_that_dies_before_it_answers_leaves_the_plugin_untold(
     during: AskKind, autojump_clock: MockClock
 ) -> None:
-    async with SimulatedNode(KNOWN) as node, trio.open_nursery() as nursery:
-        process = Process(node, verdicts={during: None})
-        await nursery.start(process.serve)
+    async with served(verdicts={during: None}) as (node, nursery, process):
         plugin = node.plug("a.sock", sensor())
         await trio.sleep(5)
         assert process.news()[-1] == f"{during.value} a"
@@ -234,14 +231,11 @@ async def test_a_process_that_dies_before_it_answers_leaves_the_plugin_untold(
         await nursery.start(process.serve)
         await node.registered("a.sock")
         assert [call.method for call in plugin.calls][-1] == "NotifyRegistrationStatus"
-        process.kill()
 
 
 async def test_a_process_that_misses_three_deadlines_hangs_until_it_answers_a_ping(autojump_clock: MockClock) -> None:
     config = attrs.evolve(KNOWN, timeouts=Timeouts(handlers={TYPE: 10.0}))
-    async with SimulatedNode(config) as node, trio.open_nursery() as nursery:
-        process = Process(node)
-        await nursery.start(process.serve)
+    async with served(config) as (node, _, process):
         old = node.plug("old.sock", sensor("old"))
         await node.registered("old.sock")
         process.verdicts = dict.fromkeys(AskKind, None)
@@ -260,14 +254,11 @@ async def test_a_process_that_misses_three_deadlines_hangs_until_it_answers_a_pi
         await trio.sleep(PING_EVERY + 20)
         assert process.news()[:2] == ["ping", "deregister old"]
         assert {node.state(f"{name}.sock") for name in "abc"} == {"registered"}
-        process.kill()
 
 
 async def test_after_the_grace_the_plugins_of_an_absent_handler_are_deregistered(autojump_clock: MockClock) -> None:
     config = attrs.evolve(KNOWN, handler_grace={TYPE: 60.0})
-    async with SimulatedNode(config) as node, trio.open_nursery() as nursery:
-        process = Process(node)
-        await nursery.start(process.serve)
+    async with served(config) as (node, nursery, process):
         plugin = node.plug("a.sock", sensor())
         await node.registered("a.sock")
         process.kill()
@@ -280,7 +271,6 @@ async def test_after_the_grace_the_plugins_of_an_absent_handler_are_deregistered
         await node.registered("a.sock")
         assert process.news()[:2] == ["deregister a", "synced"]
         assert all(call.registered is not False for call in plugin.calls)
-        process.kill()
 
 
 async def test_a_type_has_one_handler(autojump_clock: MockClock) -> None:

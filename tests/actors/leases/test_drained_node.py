@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 import pytest
 import trio
 
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.drains import Drain, Drains, DrainTarget
-from plugind.protocol.leases.messages import DrainAsked, DrainsAsked, Failure, Problem, RecoverAsked, UndrainAsked
+from plugind.protocol.leases.drains import Drain, DrainTarget
+from plugind.protocol.leases.messages import DrainAsked, Failure, LeasesMessage, Problem, RecoverAsked, UndrainAsked
+from plugind.protocol.messages.addresses import Address
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.leases.test_embedded_leases import GPU, TWO, plug
 
 G0 = DrainTarget(GPU, "gpu-0")
+T = TypeVar("T")
+
+
+async def ask(node: SimulatedNode, make: Callable[[Address[T]], LeasesMessage]) -> T:
+    """Send the lease actor a message that is made with the address of the answer, and return the answer."""
+    reply, answer = trio.open_memory_channel[T](1)
+    node.supervisor.internals.leases.inbox.send_nowait(make(reply))
+    return await answer.receive()
 
 
 async def drain(node: SimulatedNode, target: DrainTarget, until: float | None = None) -> Drain | Failure:
-    reply, answer = trio.open_memory_channel[Drain | Failure](1)
-    drain = Drain(target, 0, 0.0, "broken", until)
-    node.supervisor.internals.leases.inbox.send_nowait(DrainAsked(drain, reply))
-    return await answer.receive()
-
-
-async def undrain(node: SimulatedNode, target: DrainTarget) -> Drain | Failure:
-    reply, answer = trio.open_memory_channel[Drain | Failure](1)
-    node.supervisor.internals.leases.inbox.send_nowait(UndrainAsked(target, 0, reply))
-    return await answer.receive()
+    return await ask(node, lambda reply: DrainAsked(Drain(target, 0, 0.0, "broken", until), reply))
 
 
 async def drains(node: SimulatedNode) -> list[DrainTarget]:
-    reply, answer = trio.open_memory_channel[Drains](1)
-    node.supervisor.internals.leases.inbox.send_nowait(DrainsAsked(reply))
-    return [*await answer.receive()]
+    return [*(await node.supervisor.leases()).drains]
 
 
 async def given(node: SimulatedNode) -> tuple[str, ...]:
@@ -62,9 +64,7 @@ async def test_a_drain_outlives_kills_and_crashes_and_lost_leases_until_its_time
         await node.start()
         await node.settled()
         assert await drains(node) == [G0]
-        reply, answer = trio.open_memory_channel[Failure | None](1)
-        node.supervisor.internals.leases.inbox.send_nowait(RecoverAsked(0, reply))
-        assert await answer.receive() is None
+        assert await ask(node, partial(RecoverAsked, 0)) is None
         with pytest.raises(AllocationError, match=r"Available: 1; drained: vendor.com/gpu:gpu-0 until .*: broken"):
             async with node.supervisor.allocate({GPU: 2}):
                 pass
@@ -91,7 +91,7 @@ async def test_holders_keep_theirs_and_an_undrain_gives_it_to_whoever_waits(node
             nursery.start_soon(wait)
         await trio.sleep(100)
         assert granted == []
-        await undrain(node, DrainTarget(GPU))
+        await ask(node, partial(UndrainAsked, DrainTarget(GPU), 0))
     assert granted == ["gpu-0", "gpu-1"]
 
 

@@ -63,8 +63,6 @@ class BookActor:
         match message:
             case m.LeasesAsked():
                 message.reply.send_nowait(self._memory.counts.added_to(self.book.snapshot(trio.current_time())))
-            case m.DrainsAsked():
-                message.reply.send_nowait(self.book.drains)
             case m.ShowAsked():
                 unknown = Failure(Problem.UNKNOWN, f"there is no lease {message.id}")
                 message.reply.send_nowait(self.book.find(message.id) or unknown)

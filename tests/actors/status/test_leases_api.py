@@ -28,8 +28,8 @@ from plugind.actors.status.devices_api import DevicesApi
 from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import BIND
-from plugind.protocol.leases.drains import DrainTarget, drain_from_json
-from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
+from plugind.protocol.leases.drains import DrainTarget
+from plugind.protocol.leases.leases_json import drain_from_json, failure_from_json, lease_from_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import LeaseState, ProcessIdentity, ProcessOwner, TimeOwner
 from plugind.protocol.messages.reconciler import ReconcilerMessage
@@ -545,7 +545,9 @@ async def test_a_drain_is_shown_counted_and_ended(autojump_clock: MockClock) -> 
         body = {"resource": GPU, "device": "GPU-0", "reason": "broken", "until_unix": 2000.0}
         status, drain = await daemon.ask("POST", "/v1/drains", body, by=root)
         assert (status, drain) == (200, {**body, "since": STARTED, "since_unix": 1000.0, "until": UNTIL, "by": 0})
-        assert await daemon.api.leases.drains() == {DrainTarget(GPU, "GPU-0"): drain_from_json(drain)}
+        snapshot = await daemon.api.leases.snapshot()
+        assert snapshot is not None
+        assert snapshot.drains == {DrainTarget(GPU, "GPU-0"): drain_from_json(drain)}
         assert (await daemon.post(resources={GPU: 2}))[1]["error"].endswith(
             f"Requested: 2, Available: 1; drained: {GPU}:GPU-0 until {UNTIL}: broken"
         )

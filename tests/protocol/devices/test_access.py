@@ -12,9 +12,7 @@ from plugind.protocol.devices.access import (
     GROUP,
     GROUP_OBJ,
     MASK,
-    OTHER,
     USER,
-    USER_OBJ,
     Acl,
     AclEntry,
     acl_of_mode,
@@ -89,7 +87,3 @@ def test_a_node_that_others_may_open_is_told_from_one_that_goes_by_leases(
     found: Acl, owner: int, group: int, why: str | None
 ) -> None:
     assert why_open(found, owner, group, own=500) == why
-
-
-def test_the_kinds_of_entries_are_in_their_order() -> None:
-    assert [entry.tag for entry in acl({1: 6}, {2: 6}, 0o660, 6)] == [USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER]

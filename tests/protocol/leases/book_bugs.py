@@ -26,7 +26,7 @@ from plugind.protocol.leases.choosing import Reserved, choose
 from plugind.protocol.leases.effects import DrainReply, Effect
 from plugind.protocol.leases.entries import DrainChange, Ends, LeaseEntry
 from plugind.protocol.leases.limits import Usage
-from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.messages import DrainAsked, Failure, Kept
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import ContainerOwner
@@ -64,19 +64,21 @@ def _forget_drains() -> Bug:
     start = Book.start
 
     def start_without(self: Book, kept: Kept, now: float) -> list[Effect]:
-        return start(self, attrs.evolve(kept, drains=()), now)
+        return start(self, attrs.evolve(kept, drains={}), now)
 
     return patch.object(Book, "start", start_without)
 
 
 def _drain_early() -> Bug:
-    change_drain = Book._change_drain
+    drain = Book._drain
 
-    def drain_at_once(self: Book, change: DrainChange) -> None:
-        change_drain(self, change)
-        self._effects.append(DrainReply(change.reply, change.answer))
+    def drain_at_once(self: Book, asked: DrainAsked) -> DrainChange | Failure:
+        change = drain(self, asked)
+        if isinstance(change, DrainChange):
+            self._effects.append(DrainReply(change.reply, change.answer))
+        return change
 
-    return patch.object(Book, "_change_drain", drain_at_once)
+    return patch.object(Book, "_drain", drain_at_once)
 
 
 def _take_up_only_held() -> Bug:

@@ -289,9 +289,7 @@ class Model:
         for of in (*gone, self.until, self.unbound, self.lost, self.in_grace):
             of.clear()
         self.book, self.withheld = self.new_book(), withheld
-        kept = m.Kept(
-            tuple(self.disk.values()), "the state was lost" if withheld else None, tuple(self.drains.values())
-        )
+        kept = m.Kept(tuple(self.disk.values()), "the state was lost" if withheld else None, {**self.drains})
         self.supply.drained = {target: drain.until for target, drain in self.drains.items()}
         self.take(lambda: self.book.start(kept, self.now))
         held = {lease.id for lease in self.leases if lease.state is LeaseState.HELD}
