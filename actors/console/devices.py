@@ -12,7 +12,7 @@ from ...protocol.discovery.device_directory import KUBELET_SOCKET
 from ...protocol.leases.free import natural
 from ...protocol.leases.json_values import WRONG_FORM
 from ...protocol.leases.leases_json import drain_from_json
-from ...protocol.plugins.devices import ResourceState
+from ...protocol.plugins.devices import OTHER_DEVICE, ResourceState
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import Watching
@@ -164,7 +164,8 @@ def drain_lines(drains: Json) -> Iterator[str]:
 def summary(resources: Sequence[Plugin]) -> str:
     """Return how many devices there are, in one line."""
     capacity = sum(_number(resource.get("capacity")) for resource in resources)
-    healthy = sum(_number(resource.get("allocatable")) for resource in resources)
+    others = sum(device.get("health") == OTHER_DEVICE for resource in resources for device in devices_in(resource))
+    healthy = sum(_number(resource.get("allocatable")) for resource in resources) - others
     parts = [f"{healthy} healthy"] if healthy else []
     parts += [f"{capacity - healthy} unhealthy"] if capacity > healthy else []
     drained = sum(bool(device.get("drained")) for resource in resources for device in devices_in(resource))

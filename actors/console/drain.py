@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 
 import attrs
 
@@ -19,8 +20,10 @@ from ..client.errors import ClientError
 from ..client.lease_calls import draining
 from ..client.reaching import WRITING
 from ..client.transport import asked
-from .answers import Daemon, Plugin
+from .answers import Daemon, Plugin, resources_in, resources_target
 from .arguments import plugin_name, resource_name
+from .client import fetch
+from .devices import devices_in
 from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import follow_until_over
 from .lease_failures import EXIT_TIMED_OUT, fail
@@ -70,6 +73,24 @@ def drain_target_of(args: argparse.Namespace) -> DrainTarget:
     return target
 
 
+def _warn_of_unlisted(daemon: Daemon, target: DrainTarget) -> None:
+    """Warn of a target of which nothing is listed, since it may be misspelt."""
+    if target.resource is None:
+        return
+    with suppress(CommandError):  # What was asked for is done.
+        resources = resources_in(fetch(daemon, resources_target(None)))
+        ids = {str(one.get("resource")): [str(device.get("id")) for device in devices_in(one)] for one in resources}
+        there = ids.get(target.resource)
+        if there is not None and (target.device is None or any(target.covers(target.resource, each) for each in there)):
+            return
+        what, known = (target.resource, [*ids]) if there is None else (target.device or "", there)
+        close = get_close_matches(what, known, 1)
+        meant = f"; did you mean {escaped(close[0])}?" if close else ""
+        complain(
+            f"warning: nothing of {escaped(target.words)} is listed, so that is for devices that come later{meant}"
+        )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind drain``."""
     parser.description = (
@@ -101,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
         return fail(error, args.output)
     if args.output == "text":
         say(f"drained: {escaped(drain.words)}\n", now=True)
+    _warn_of_unlisted(Daemon(path), target)
     if args.wait is None:
         if args.output == "json":
             say(json.dumps(drain_to_json(drain)) + "\n")

@@ -38,8 +38,9 @@ _EPILOG = """examples:
 
 A device is free, held, unhealthy, drained, withheld, or in the state of its lease ('plugind leases --help'); the reason
 is in a line of its own. FOR is the command without its arguments, the container or the job, or else the id of the
-lease. Requests that wait for devices are last, in the order in which they are served. On a terminal, columns for which
-there is no room are left out. In a pipe, and with -o wide, all is shown.
+lease. AGE and SINCE are those of the lease, of the drain or of bad health. Requests that wait for devices are last, in
+the order in which they are served. On a terminal, columns for which there is no room are left out. In a pipe, and with
+-o wide, all is shown.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 
@@ -131,7 +132,16 @@ def _of_devices(
         state, reason = _state(device, lease, found)
         if reason is not None:
             reasons.setdefault((text(name), state, reason), []).append(exact(device_id))
-        yield _row(name, device_id, state, lease, device.get("pool"), device.get("age"))
+        yield _row(name, device_id, state, lease, device.get("pool"), _age(state, device))
+
+
+def _age(state: str, device: Plugin) -> Json:
+    """Return for how many seconds a device is drained or unhealthy; None for another state."""
+    if state == "unhealthy":
+        return device.get("age")
+    drained = device.get("drained")
+    since = unix_time(drained.get("since")) if state == "drained" and isinstance(drained, dict) else None
+    return None if since is None else max(0.0, time.time() - since)
 
 
 def _of_request(lease: Lease, in_line: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -166,7 +176,7 @@ def _drained(drained: Plugin) -> str:
 
 
 def _row(resource: str, device: str, state: str, lease: Lease | None, pool: Json, seconds: Json) -> tuple[str, ...]:
-    """Return a row; ``seconds`` is how long the device has had its health, for one without a lease."""
+    """Return a row; ``seconds`` is for how long a device without a lease is in its state, if that is known."""
     shown = text(resource), exact(device), state
     if lease is None:
         return *shown, "-", "-", duration(seconds), ago(seconds), "-", text(pool)

@@ -9,7 +9,7 @@ from ..leases.leases_json import drain_to_json
 from ..leases.replies import LeasesSnapshot
 from ..leases.values import identity_key
 from ..logs.lines import timestamp
-from ..plugins.devices import DeviceStatus, InstanceStatus, ResourceStatus
+from ..plugins.devices import OTHER_DEVICE, DeviceStatus, InstanceStatus, ResourceStatus
 from ..status.json import Json
 from ..text import encodable
 
@@ -37,10 +37,6 @@ def device_to_json(device: DeviceStatus, now: float, unix: float) -> dict[str, J
         "since": since,
         "numa": list(device.numa),
     }
-
-
-#: Shown as the health of a device whose id a lease was given for another static device.
-OTHER_DEVICE = "another device has the id by now"
 
 
 class LeaseMarks:

@@ -16,6 +16,8 @@ Key = tuple[str, int]
 HEALTHY = "Healthy"
 #: Shown for a device that was healthy when its plugin was lost.
 UNHEALTHY = "Unhealthy"
+#: Shown as the health of a device whose id a lease was given for another static device.
+OTHER_DEVICE = "another device has the id by now"
 
 
 @value

@@ -20,7 +20,7 @@ from plugind.actors.console.devices import devices_in
 from plugind.actors.console.leases import lines as lines_of_leases
 from plugind.actors.console.who import lines
 from plugind.actors.io.process_identity import command_of, container_of, identity_of
-from plugind.protocol.devices.json import OTHER_DEVICE, LeaseMarks, device_to_json, resource_to_json
+from plugind.protocol.devices.json import LeaseMarks, device_to_json, resource_to_json
 from plugind.protocol.leases.free import natural
 from plugind.protocol.leases.replies import LeasesSnapshot
 from plugind.protocol.leases.values import (
@@ -37,7 +37,7 @@ from plugind.protocol.leases.values import (
     TimeOwner,
     Wanted,
 )
-from plugind.protocol.plugins.devices import Device, DeviceList, ResourceState, ResourceStatus
+from plugind.protocol.plugins.devices import OTHER_DEVICE, Device, DeviceList, ResourceState, ResourceStatus
 from plugind.tests.actors.console import snapshots
 from plugind.tests.actors.console.snapshots import UNIX
 

@@ -9,9 +9,10 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin
-from plugind.protocol.devices.json import OTHER_DEVICE, LeaseMarks
+from plugind.protocol.devices.json import LeaseMarks
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.values import Node
+from plugind.protocol.plugins.devices import OTHER_DEVICE
 from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
 from plugind.protocol.status.json import Json
