@@ -266,8 +266,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--state",
         metavar="DIR",
         help="where the file is that keeps what must outlive a restart, such as leases; it is made (default:"
-        " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others; none without"
-        " --device-plugins)",
+        " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others; none for a"
+        " daemon that offers no devices)",
     )
     add_lease_arguments(parser)
     parser.add_argument(

@@ -101,8 +101,9 @@ class StateFile:
         #: Why the held leases are not known; to be written to the database.
         self._withheld: str | None = None
         self._database: sqlite3.Connection | None = None
-        #: Whether the start is noted in the open database.
+        #: Whether the start is noted in the open database, and which file that is.
         self._has_begun = False
+        self._file: tuple[int, int] | None = None
         #: The size of the largest lease that could not be written since there was last room; None if there is room.
         self._failed: int | None = 0
         # An access that was given up goes on, and all others wait for it: no two may use the database at once.
@@ -302,8 +303,21 @@ class StateFile:
             self._instance = state_database.instance(database) or ""
             self._mark(database)
             self._drain_files.write(self._known_drains())  # One of them may be missing, or older.
+            self._file = self._identity()
             self._has_begun = True
+        elif self._file != self._identity():
+            # What is written to a file that was removed is lost with this process.
+            raise StateError(
+                f"{self.path} was removed or replaced while plugind ran: start plugind again, and if no device is in"
+                " use, say so with 'plugind leases recover --none-held'"
+            )
         return database
+
+    def _identity(self) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            found = os.stat(self.path)
+            return found.st_dev, found.st_ino
+        return None
 
     def _begin_with_room(self) -> None:
         is_start = not self._has_begun

@@ -38,7 +38,8 @@ STRANGERS = (
 )
 HANDLERS_ONLY = "only the user of the daemon and root may ask that: you may serve the types that handler_uids names"
 LEASE_USERS_ONLY = (
-    "only the user of the daemon and root may ask that: others may see and lease devices, at /v1/devices and /v1/leases"
+    "only the user of the daemon and root may ask that: others may see devices ('plugind devices', 'plugind who') and"
+    " lease them, at /v1/devices and /v1/leases"
 )
 
 

@@ -105,10 +105,12 @@ def fake(path: Path) -> list[str]:
     return [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "a.example.com"]
 
 
-#: Runs a command as a user who has no rights, and may not read the modules of the test.
+#: Runs a command as a user who has no rights, and may not read the modules and documents of the test.
 AS_NOBODY = """
 import os, sys
 from plugind.actors.console import commands, page
+made = page.page()
+page.page = lambda: made
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(commands.main())
 """

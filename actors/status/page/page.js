@@ -343,7 +343,9 @@
 
   function whoOfDevice(resource, device, lease) {
     const label = `${resource}=${device.id}`;
-    const from = lease ? lease.from : unixOf(device.since);
+    // A device without a lease has a time if it is unhealthy or drained.
+    const since = device.healthy ? (device.drained || {}).since : device.since;
+    const from = lease ? lease.from : since ? unixOf(since) : null;
     const it = (state, tone, why) => ({ ...whoOf(label, label, lease, device.pool, state, tone, why, from), resource });
     if (!device.healthy) return it("unhealthy", "bad", device.health === "Unhealthy" ? "no reason is given" : device.health);
     if (lease && lease.state !== "held") return it(lease.state, lease.tone, lease.reason || "");
@@ -645,8 +647,8 @@
       { title: "Device", width: "minmax(9em, 3fr)", className: "strong first cut", cut: true, text: (it) => it.label, order: (it) => it.natural },
       { title: "User", width: "minmax(6em, 1fr)", text: (it) => it.user, order: (it) => it.user },
       { title: "What for", width: "minmax(8em, 3fr)", className: "faint", text: (it) => it.purpose, order: (it) => it.purpose },
-      { title: "Until", width: "9.5em", className: "hideable", text: (it) => it.until, order: (it) => it.until },
-      { title: "Pool", width: "5em", className: "faint", text: (it) => it.pool, order: (it) => it.pool },
+      { title: "Until", width: "9.5em", narrow: "5em", text: (it) => it.until, order: (it) => it.until },
+      { title: "Pool", width: "5em", className: "faint hideable", text: (it) => it.pool, order: (it) => it.pool },
       AGE,
     ],
   };
@@ -1129,6 +1131,7 @@
         facts([
           ["why", it.reason], ["healthy", `${it.allocatable} of ${it.capacity}`], ["leased", String(leasedOf(key))],
           ["plugin", it.plugin], ["since", momentOf(it.since)],
+          ["out of service", resource ? resource.devices.filter((it) => it.drained).map((it) => `${it.id} is ${drainOf(it.drained)}`) : []],
           ["standby", (Array.isArray(it.plugins) ? it.plugins : []).filter((one) => !one.active).map((one) => one.socket)],
         ]),
       ];
@@ -1161,13 +1164,17 @@
     },
   };
 
+  const drainOf = (it) => {
+    const until = it.until ? `, until ${clock(unixOf(it.until))}` : "";
+    return `drained${it.reason ? `: ${it.reason}` : ""} (by ${userOf(it.by)}, since ${clock(unixOf(it.since))}${until})`;
+  };
   const DEVICE_COLUMNS = [
     { title: "Device", width: "minmax(4.5em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.id, order: (it) => it.natural },
     { title: "Health", width: "6.8em", className: "first", text: (it) => it.health, tone: (it) => it.tone, order: (it) => it.health },
     { title: "NUMA", width: "3.7em", className: "number faint hideable", text: (it) => (it.numa || []).join(" "), order: (it) => (it.numa || [])[0] || 0 },
     {
       title: "Holder", width: "minmax(8em, 7fr)", className: "wide", order: (it) => (it.lease ? it.lease.key : ""),
-      text: (it) => (it.lease ? `${it.lease.key}: ${holderOf(it.lease)}` : it.drained ? "drained" : it.withheld || "free"),
+      text: (it) => (it.lease ? `${it.lease.key}: ${holderOf(it.lease)}` : it.drained ? drainOf(it.drained) : it.withheld || "free"),
     },
   ];
 

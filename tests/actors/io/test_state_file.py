@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import sys
 from pathlib import Path
@@ -67,6 +68,20 @@ async def test_the_journal_stays_small_and_is_empty_after_a_restart(tmp_path: Pa
     assert len(await again.read()) == 4
     assert journal.stat().st_size == 0
     again.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_nothing_is_written_to_a_file_that_was_removed(replaced: bool, tmp_path: Path) -> None:
+    """A lease that is kept nowhere would be forgotten with the process."""
+    file = file_in(tmp_path)
+    await file.write([Remember(GPU, 4)])
+    shutil.rmtree(tmp_path / "state")
+    if replaced:
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state/state.db").touch()
+    with pytest.raises(StateError, match="was removed or replaced while plugind ran: start plugind again"):
+        await file.write([Remember(GPU, 3)])
+    file.close()
 
 
 async def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
