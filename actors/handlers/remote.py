@@ -22,6 +22,7 @@ from trio_util import wait_any
 
 from ...protocol.errors import HandlerAwayError, PluginError
 from ...protocol.handlers.remote import (
+    AWAY,
     MISSED,
     PING_EVERY,
     Ask,
@@ -205,11 +206,11 @@ class RemoteHandler:
         """Why no plugin can be registered now; None if it can."""
         session = self.session
         if session is None:
-            return f"the handler for {self.plugin_type} is away: no process serves it now"
+            return f"{AWAY}{self.plugin_type} is away: no process serves it now"
         if not session.synced:
-            return f"the handler for {self.plugin_type}, {session}, has not said yet what it holds"
+            return f"{AWAY}{self.plugin_type}, {session}, has not said yet what it holds"
         if session.hangs_since is not None:
-            return f"the handler for {self.plugin_type}, {session}, hangs: it missed {MISSED} deadlines in a row"
+            return f"{AWAY}{self.plugin_type}, {session}, hangs: it missed {MISSED} deadlines in a row"
         return None
 
     def _instance(self, plugin: Plugin) -> Instance:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ...protocol.handlers.remote import AWAY
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus, StateName
 from ..client.errors import ClientError, DaemonError, NoDaemonError
@@ -37,6 +38,11 @@ _REFUSED = (StateName.PARKED, StateName.WAITING)
 
 class DaemonTestError(AssertionError):
     """What a test waited for cannot come, or has not come in time."""
+
+
+def _is_refused(plugin: PluginStatus) -> bool:
+    # A handler in another process may connect later.
+    return plugin.state in _REFUSED and not (plugin.cause or "").startswith(AWAY)
 
 
 class PluginProcess:
@@ -144,7 +150,7 @@ class RunningDaemon:
         def look() -> PluginStatus | None:
             plugins = self.client.list(name)
             found = next((plugin for plugin in plugins if plugin.state in _REGISTERED), None)
-            if found is None and any(plugin.state in _REFUSED for plugin in plugins):
+            if found is None and any(map(_is_refused, plugins)):
                 raise self._error(f"{name} is refused")
             return found
 
@@ -161,7 +167,7 @@ class RunningDaemon:
             plugins = self.client.list(name)
             if any(plugin.state in _REGISTERED for plugin in plugins):
                 raise self._error(f"{name} is registered")
-            return next((plugin for plugin in plugins if plugin.state in _REFUSED), None)
+            return next(filter(_is_refused, plugins), None)
 
         return self._wait(look, f"{name} is not refused", within)
 
@@ -179,7 +185,7 @@ class RunningDaemon:
                 found = None  # No plugin has registered for it yet.
             if found is not None and found.allocatable == healthy:
                 return found
-            if found is None and any(plugin.state in _REFUSED for plugin in self.client.list(resource)):
+            if found is None and any(map(_is_refused, self.client.list(resource))):
                 raise self._error(f"{resource} is refused")
             return None
 
