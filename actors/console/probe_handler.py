@@ -17,7 +17,6 @@ from typing import Final
 
 import attrs
 import trio
-from trio_util import wait_any
 
 from ...protocol.handlers.remote import MOST_OPEN, AskKind, Instance, Verdict
 from ...protocol.logs.lines import SILENT
@@ -185,9 +184,19 @@ class Probe:
 
     async def answers_many(self) -> None:
         """Ask about many plugins at once; it may refuse them."""
+        wrong = list[_WrongError]()
+
+        async def ask(instance: Instance) -> None:
+            try:
+                await self._ask(AskKind.VALIDATE, instance)
+            except _WrongError as error:
+                wrong.append(error)  # A nursery would put it into a group.
+
         async with trio.open_nursery() as nursery:
             for number in range(MOST_OPEN):
-                nursery.start_soon(self._ask, AskKind.VALIDATE, self._instance(f"{number}.{self.name}"))
+                nursery.start_soon(ask, self._instance(f"{number}.{self.name}"))
+        if wrong:
+            raise wrong[0]
 
     async def answers_ping(self) -> None:
         """Ask for an answer alone."""
@@ -199,13 +208,9 @@ class Probe:
 
     async def comes_back(self) -> None:
         """End its stream, as a restart of the daemon does; it is expected to have the plugin still."""
-        self.handler.registered[self.plugin.id] = self.plugin
         assert self.session is not None, "it was connected"
         self.handlers.close(self.session)
-        await self.connects()
-        del self.handler.registered[self.plugin.id]
-        if self.plugin.id not in self.session.holds:
-            raise _WrongError("…/held does not have the instance")
+        await self._connects_with_plugin()
 
     async def deregisters_older(self) -> None:
         """End its stream once more, after which nothing is registered."""
@@ -221,9 +226,13 @@ class Probe:
     async def is_killed(self) -> None:
         """Kill it amid all, and start it again."""
         await self.registers()
-        self.handler.registered[self.plugin.id] = self.plugin
         self._kill()
         self._start()
+        await self._connects_with_plugin()
+
+    async def _connects_with_plugin(self) -> None:
+        """Wait for a session in which it has said that it has the plugin."""
+        self.handler.registered[self.plugin.id] = self.plugin
         await self.connects()
         del self.handler.registered[self.plugin.id]
         assert self.session is not None, "it is connected again"
@@ -254,18 +263,9 @@ class Probe:
 
     async def _ask(self, kind: AskKind, instance: Instance | None) -> Verdict:
         assert self.session is not None, "it is connected"
-        verdicts, answered = list[Verdict](), trio.Event()
-
-        def note(verdict: Verdict) -> None:
-            verdicts.append(verdict)
-            answered.set()
-
-        self.session.asks.put(kind, instance, trio.current_time() + ANSWER, note)
-        self.session.wake()
         with trio.move_on_after(ANSWER):
-            await wait_any(answered.wait, self.session.over.wait)
-        if self.session.over.is_set():
-            raise _WrongError(await self._why_over(kind))
-        if not verdicts:
-            raise _WrongError(f"no answer to {kind.value} within {ANSWER:g} s")
-        return verdicts[0]
+            verdict = await self.session.ask(kind, instance)
+            if verdict.away:
+                raise _WrongError(await self._why_over(kind))
+            return verdict
+        raise _WrongError(f"no answer to {kind.value} within {ANSWER:g} s")

@@ -37,7 +37,7 @@ from ...protocol.handlers.remote import (
     Withdrawn,
 )
 from ...protocol.logs.lines import SILENT, Level, Logger
-from ...protocol.messages.reconciler import HandlerRemoved, ReconcilerMessage
+from ...protocol.messages.reconciler import HandlerAdded, HandlerRemoved, ReconcilerMessage
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import InfoLimits, Plugin, check_type
 from ..messaging.timed_queue import TimedQueue
@@ -139,6 +139,23 @@ class Session:
         self._events.append(RoleTold(instance, active))
         self.wake()
 
+    async def ask(self, kind: AskKind, instance: Instance | None) -> Verdict:
+        """Ask, and wait for the verdict. If the caller is cancelled, the ask is taken back."""
+        answered, verdicts = trio.Event(), list[Verdict]()
+
+        def note(verdict: Verdict) -> None:
+            verdicts.append(verdict)
+            answered.set()
+
+        ask = self.asks.put(kind, instance, trio.current_effective_deadline(), note)
+        self.wake()
+        try:
+            await answered.wait()
+        except trio.Cancelled:
+            self.withdraw(ask)
+            raise
+        return verdicts[0]
+
     # --- what is answered ---
 
     def hold(self, instances: Iterable[Instance], *, more: bool) -> None:
@@ -224,7 +241,8 @@ class RemoteHandler:
 
     async def register(self, plugin: Plugin, link: Link) -> None:  # noqa: ARG002 - it names the links that follow
         """Have the handler register the plugin."""
-        instance = self.registered[self._instance(plugin).id] = self._instance(plugin)
+        instance = self._instance(plugin)
+        self.registered[instance.id] = instance
         await self._register(instance)
 
     async def deregister(self, plugin: Plugin) -> None:
@@ -288,20 +306,7 @@ class RemoteHandler:
         session, why = self.session, self.why_away
         if session is None or why is not None:
             raise HandlerAwayError(why)
-        answered, verdicts = trio.Event(), list[Verdict]()
-
-        def note(verdict: Verdict) -> None:
-            verdicts.append(verdict)
-            answered.set()
-
-        ask = session.asks.put(kind, instance, trio.current_effective_deadline(), note)
-        session.wake()
-        try:
-            await answered.wait()
-        except trio.Cancelled:
-            session.withdraw(ask)
-            raise
-        (verdict,) = verdicts
+        verdict = await session.ask(kind, instance)
         if verdict.away:
             raise HandlerAwayError(verdict.error)
         if verdict.error is not None:
@@ -380,10 +385,13 @@ class RemoteHandlers:
 
     def _add(self, plugin_type: str) -> RemoteHandler:
         handler = self.by_type[plugin_type] = RemoteHandler(plugin_type, self.epoch, self._note)
-        self.handlers.add(plugin_type, handler, lambda: handler.why_away)
-        self.handlers.set_away(plugin_type, handler.why_away)
+        self._offer(handler)
         self._note(handler)
         return handler
+
+    def _offer(self, handler: RemoteHandler) -> HandlerAdded:
+        self.handlers.add(handler.plugin_type, handler, lambda: handler.why_away)
+        return self.handlers.set_away(handler.plugin_type, handler.why_away)
 
     def open(self, plugin_type: str, token: str, uid: int, pid: int) -> Session:
         """Begin a session for a process that serves a type.
@@ -472,5 +480,4 @@ class RemoteHandlers:
         self.log.event(Level.WARNING, "plugins of an absent handler are deregistered", type=plugin_type)
         self.handlers.remove(plugin_type)
         await self.reconciler.send(HandlerRemoved(plugin_type))
-        self.handlers.add(plugin_type, handler, lambda: handler.why_away)
-        await self.reconciler.send(self.handlers.set_away(plugin_type, handler.why_away))
+        await self.reconciler.send(self._offer(handler))

@@ -44,6 +44,8 @@ async def serve():
         await trio.sleep(0.1)
 trio.run(serve)
 """
+#: Never answers about some plugins.
+SILENT = PYTHON.replace("print(", "if name[0].isdigit():\n                        continue\n                    print(")
 GO = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 NODE = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 EXTENDED = pytest.mark.extended
@@ -147,6 +149,12 @@ def test_a_killed_daemon_and_a_killed_handler_come_back_and_nothing_is_registere
             PYTHON,
             1,
             "FAILED  it accepts and registers a plugin, and follows it: validate of stranger: stranger is not ours",
+        ),
+        (
+            (),
+            SILENT,
+            1,
+            "FAILED  it answers 64 asks at once: no answer to validate within 10 s",
         ),
         ((), "raise SystemExit(3)", 1, "FAILED  it connects, and says what it has: it has ended with code 3"),
     ],
