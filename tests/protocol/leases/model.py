@@ -261,8 +261,12 @@ class Model:
     def leave(self, ticket: int) -> None:
         caller = self.callers.pop(ticket)
         assert caller.asked is not None
+        is_unnamed = caller.asked.id is None and bool(caller.answers)
+        lease = caller.answers[0] if is_unnamed and isinstance(caller.answers[0], Lease) else None
+        self.released = set() if lease is None else {lease.id}
         self.send(m.AskerLeft(ticket))
-        if caller.asked.id is None and caller.answers and isinstance(lease := caller.answers[0], Lease):
+        self.released = set()
+        if lease is not None:
             assert self.book.find(lease.id) is None, "an answer that is not delivered releases"
 
     def release(self, lease: Lease, uid: int) -> None:
