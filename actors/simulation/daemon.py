@@ -117,11 +117,13 @@ class RunningDaemon:
         self.status = directory / "status.sock"
         self.client = SyncClient(str(self.status))
         self.processes: list[PluginProcess] = []
-        self._environment = {**environment, "PLUGIND_STATUS": str(self.status)}
+        # What an earlier daemon has left elsewhere would withhold devices: a new directory may have its inode numbers.
+        places = {"PLUGIND_MARKERS": f"{directory}/markers", "PLUGIND_LEASES_CDI_DIRECTORY": f"{directory}/cdi"}
+        self._environment = {**places, **environment, "PLUGIND_STATUS": str(self.status)}
         self.plugins.mkdir()
-        places = ("--root", self.plugins, f"--device-plugins={self.device_plugins}", "--state", directory / "state")
         run = (sys.executable, "-m", "plugind", "run", "--config", "/dev/null", "--status", self.status)
-        command = [*map(str, (*run, *places)), *options]
+        served = ("--root", self.plugins, f"--device-plugins={self.device_plugins}", "--state", directory / "state")
+        command = [*map(str, (*run, *served)), *options]
         self._daemon = PluginProcess(command, directory / "daemon.log", self._environment)
 
     @property

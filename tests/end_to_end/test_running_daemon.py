@@ -46,6 +46,15 @@ def test_a_plugin_in_shell_has_the_devices_that_it_lists(node: RunningDaemon) ->
     assert [device.id for device in resource.devices()] == ["a", "b"]
 
 
+def test_what_says_that_a_lease_is_held_stays_in_the_directory_of_the_test(node: RunningDaemon) -> None:
+    """Left elsewhere, a lease of one test would withhold the devices of another one."""
+    fake(node, "x.com/held", "--type", "DevicePlugin", "--device", "a=/dev/null")
+    node.devices("x.com/held", within=60)
+    with node.client.allocate({"x.com/held": 1}):
+        (marker,) = (node.directory / "markers").iterdir()
+    assert marker.name.startswith("leases-")
+
+
 def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_known(node: RunningDaemon) -> None:
     plugin = fake(node, "red.example.com", "--type", "ColourPlugin")
     with pytest.raises(DaemonTestError) as raised:
