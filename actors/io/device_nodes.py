@@ -147,7 +147,7 @@ class DeviceNodes:
             number,
             place.removeprefix(self.sysfs),
             (_attributes(place) if place else {}) | uuid,
-            _replaceable(path) or self._unfinished(number),
+            why_replaceable(path) or self._unfinished(number),
         )
 
     def _of_nvidia(self, minor: int) -> tuple[str, dict[str, str]]:
@@ -241,8 +241,11 @@ def _directories(pattern: str) -> Iterator[str]:
             yield os.path.dirname(os.path.realpath(path))
 
 
-def _replaceable(path: str) -> str | None:
-    """Return why others can replace a node, or a link on the way to it; None if they cannot."""
+def why_replaceable(path: str) -> str | None:
+    """Return why others can replace a node, or a link on the way to it; None if they cannot.
+
+    Of a pattern, only the directories above its first part with a wildcard are judged.
+    """
     for _ in range(_LINKS):
         try:
             if (found := who_may_replace(path)) is not None:
