@@ -97,7 +97,7 @@ class DevicesApi:
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
             names = ", ".join(encodable(resource.name) for resource in there[:10]) or "none"
-            unknown_name = f"no device plugin has registered for {encodable(name)}"
+            unknown_name = f"neither a device plugin nor the configuration offers {encodable(name)}"
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
