@@ -55,15 +55,14 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 def purpose_of(lease: Lease) -> str:
     """Return what a lease is for: the job, the command or the container; if none is known, the id of the lease.
 
-    The command is that of this moment, since ``plugind allocate`` asks for a lease before it becomes the command.
+    The command is that of this moment, since ``plugind allocate`` asks for a lease before it becomes the command. The
+    name of a container is not known before its start, nor after its end.
     """
     if lease.job is not None:
         return f"job {lease.job}"
     match lease.owner:
         case ProcessOwner():
             return command_of(lease.owner.process) or lease.id
-        case ContainerOwner(init=None):
-            return "container"
         case ContainerOwner(init=init) if init is not None:
             return container_of(init) or command_of(init) or lease.id
         case _:
