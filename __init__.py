@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from .protocol.health.checks import HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
     from .protocol.leases.replies import LeaseChanged, LeasesSnapshot, Problem, Released
     from .protocol.leases.values import Lease, Pool
@@ -65,6 +66,8 @@ __all__ = [
     "DRAError",
     "DevicePluginDirectory",
     "DevicesSnapshot",
+    "Drain",
+    "DrainTarget",
     "GaveUpError",
     "Handler",
     "Health",
@@ -128,6 +131,8 @@ if not TYPE_CHECKING:
         "DRAError": ".protocol.handlers.dra_claims",
         "DevicePluginDirectory": ".protocol.settings.config",
         "DevicesSnapshot": ".protocol.plugins.devices",
+        "Drain": ".protocol.leases.drains",
+        "DrainTarget": ".protocol.leases.drains",
         "GaveUpError": ".actors.node.supervision",
         "Handler": ".actors.handlers.handler",
         "Health": ".protocol.plugins.health",

@@ -43,6 +43,7 @@ if _typing.TYPE_CHECKING:
     from .actors.client.serving import HandlerAsk, Serving
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
+    from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, LeaseState
     from .protocol.messages.reconciler import RetryAnswer
@@ -56,6 +57,8 @@ __all__ = [
     "ClientError",
     "DaemonError",
     "DeviceStatus",
+    "Drain",
+    "DrainTarget",
     "HandlerAsk",
     "Health",
     "HeldLease",
@@ -87,6 +90,8 @@ if not _typing.TYPE_CHECKING:
         "ClientError": ".actors.client.errors",
         "DaemonError": ".actors.client.errors",
         "DeviceStatus": ".protocol.plugins.devices",
+        "Drain": ".protocol.leases.drains",
+        "DrainTarget": ".protocol.leases.drains",
         "HandlerAsk": ".actors.client.serving",
         "Health": ".protocol.plugins.health",
         "HeldLease": ".actors.client.holding",

@@ -30,6 +30,7 @@ from .protocol.devices.messages import DevicesAsked, DevicesSubscribed, DevicesU
 from .protocol.errors import ConfigError
 from .protocol.handlers.facts_asking import ask_for_facts
 from .protocol.health.progress import Condition
+from .protocol.leases.drains import Drain, DrainTarget
 from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
 from .protocol.leases.values import Lease
 from .protocol.logs.lines import Logger
@@ -336,6 +337,29 @@ class Supervisor:
           NodeEndedError: if the node ends before that.
         """
         return await self._lease_calls.renew(id)
+
+    async def drain(
+        self, resource: str | None, device: str | None = None, *, reason: str = "", until: float | None = None
+    ) -> Drain:
+        """Take a device, or all devices of a resource, out of service; None as the ``resource`` stands for the node.
+
+        Nothing of the target is leased until :meth:`undrain`, or until the Unix second ``until``, and leases of it
+        stay. Whoever asks for it is told the ``reason``.
+
+        Raises:
+          AllocationError: if it cannot be written, or there are too many drains.
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._lease_calls.drain(DrainTarget(resource, device), reason, until)
+
+    async def undrain(self, resource: str | None, device: str | None = None) -> Drain:
+        """Put what :meth:`drain` took out of service back; return the drain that has ended.
+
+        Raises:
+          AllocationError: if it is not drained, or that cannot be written.
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._lease_calls.undrain(DrainTarget(resource, device))
 
     def dra_driver(self, name: str) -> DRADriver:
         """Return the DRA driver ``name``, which can prepare the devices of resource claims.

@@ -11,6 +11,7 @@ import attrs
 
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.asked_json import LeaseBody
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request
 from ...protocol.plugins.devices import ResourceStatus
@@ -27,6 +28,7 @@ from .lease_calls import (
     all_leases,
     allocation,
     deadline_of,
+    draining,
     is_unknown,
     new_id,
     own_process,
@@ -34,6 +36,7 @@ from .lease_calls import (
     release,
     renewal,
     request_of,
+    undraining,
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
@@ -321,6 +324,27 @@ class Client:
     async def leases(self, prefix: str = "") -> tuple[Lease, ...]:
         """Return all leases, or those whose ids begin with ``prefix``."""
         return (await self._ask(all_leases(prefix))).leases
+
+    async def drain(
+        self, resource: str | None, device: str | None = None, *, reason: str = "", until: float | None = None
+    ) -> Drain:
+        """Take a device, or all devices of a resource, out of service; None as the ``resource`` stands for the node.
+
+        Nothing of the target is leased until :meth:`undrain`, or until the Unix second ``until``, and leases of it
+        stay. Whoever asks for it is told the ``reason``. To drain it again gives another reason and another end.
+
+        Raises:
+          LeaseFailedError: if this user may not do that, or it cannot be written.
+        """
+        return await self._ask(draining(DrainTarget(resource, device), reason, until), seconds=WRITING)
+
+    async def undrain(self, resource: str | None, device: str | None = None) -> Drain:
+        """Put what :meth:`drain` took out of service back; return the drain that has ended.
+
+        Raises:
+          LeaseFailedError: if it is not drained, this user may not do that, or it cannot be written.
+        """
+        return await self._ask(undraining(DrainTarget(resource, device)), seconds=WRITING)
 
     @asynccontextmanager
     async def watch_leases(self) -> AsyncIterator[Watch[Lease]]:

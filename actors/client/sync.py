@@ -208,6 +208,8 @@ class SyncClient:
     release = _blocking(Client.release)
     renew = _blocking(Client.renew)
     leases = _blocking(Client.leases)
+    drain = _blocking(Client.drain)
+    undrain = _blocking(Client.undrain)
 
     @contextmanager
     def watch_leases(self) -> Iterator[SyncWatch[Lease]]:

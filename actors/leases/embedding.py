@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -11,7 +12,9 @@ import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.messages import Failure, LeasesSnapshot, Released, new_ticket
+from ...protocol.leases.asked_json import RequestError, drain_body_from_json, target_to_json
+from ...protocol.leases.drains import Drain, DrainTarget
+from ...protocol.leases.messages import Failure, LeasesSnapshot, Problem, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
 from ..messaging.callers import Callers, NodeEndedError
 from ..messaging.mailbox import send
@@ -71,7 +74,7 @@ class LeaseCalls:
             with self._callers.asking("gave no lease"):
                 owner = ProcessOwner(self._leases.own_process)
                 self._leases.inbox.send_nowait(m.LeaseAsked(request, owner, self._uid, ticket, reply, name, deadline))
-                return _lease_of(await answer.receive())
+                return _checked(await answer.receive())
         except BaseException:
             # Whether or not the answer is under way: a lease that nobody has taken ends.
             self._leases.inbox.send_nowait(m.AskerLeft(ticket))
@@ -80,12 +83,30 @@ class LeaseCalls:
     async def release(self, ids: Sequence[str]) -> Released:
         """See :meth:`plugind.Supervisor.release`."""
         question = partial(m.ReleaseAsked, tuple(ids), self._uid)
-        return _checked(await self._callers.ask(self._send, question, "released no lease"))
+        answer: Released | Failure = await self._callers.ask(self._send, question, "released no lease")
+        return _checked(answer)
 
     async def renew(self, lease: str) -> Lease:
         """See :meth:`plugind.Supervisor.renew`."""
         question = partial(m.RenewAsked, lease, self._uid)
-        return _lease_of(await self._callers.ask(self._send, question, "renewed no lease"))
+        answer: Lease | Failure = await self._callers.ask(self._send, question, "renewed no lease")
+        return _checked(answer)
+
+    async def drain(self, target: DrainTarget, reason: str, until: float | None) -> Drain:
+        """See :meth:`plugind.Supervisor.drain`."""
+        body = {**target_to_json(target), "reason": reason, "until_unix": until}
+        try:
+            drain = drain_body_from_json(json.dumps(body).encode(), self._uid, 0.0)
+        except RequestError as error:
+            raise AllocationError(Problem.USAGE, str(error)) from error
+        answer: Drain | Failure = await self._callers.ask(self._send, partial(m.DrainAsked, drain), "drained nothing")
+        return _checked(answer)
+
+    async def undrain(self, target: DrainTarget) -> Drain:
+        """See :meth:`plugind.Supervisor.undrain`."""
+        question = partial(m.UndrainAsked, target, self._uid)
+        answer: Drain | Failure = await self._callers.ask(self._send, question, "undrained nothing")
+        return _checked(answer)
 
     async def snapshot(self) -> LeasesSnapshot:
         """See :meth:`plugind.Supervisor.leases`."""
@@ -96,13 +117,7 @@ class LeaseCalls:
         return self._callers.stream(self._send, m.LeasesSubscribed, m.LeasesUnsubscribed, "has no leases to show")
 
 
-def _lease_of(answer: Lease | Failure) -> Lease:
-    if isinstance(answer, Failure):
-        raise AllocationError(answer.problem, answer.text, answer.holders)
-    return answer
-
-
-def _checked(answer: Released | Failure) -> Released:
+def _checked(answer: T | Failure) -> T:
     if isinstance(answer, Failure):
         raise AllocationError(answer.problem, answer.text, answer.holders)
     return answer
