@@ -658,7 +658,9 @@ class Book:
         else:
             pre_start = self._stock.options(name).pre_start_required
             lease = entry.lease
-            self._call(entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.uid))
+            self._call(
+                entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.for_uid)
+            )
 
     def _called(self, message: m.CallMessage) -> None:
         """Take what a plugin answers, unless the lease does not wait for that any more."""
