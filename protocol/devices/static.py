@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 
 from ..leases.answers import checked
+from ..leases.drains import unshared
 from ..leases.free import natural
 from ..leases.values import Answer, Node, identity_key
 from ..plugins.devices import HEALTHY, Device, DeviceList
@@ -103,7 +104,7 @@ def doubts(
 ) -> Iterator[str]:
     """Yield what can be said against resources before a daemon has them.
 
-    These are nodes that cannot be leased, patterns whose nodes could not be, and devices that two resources name, by
+    These are devices that cannot be leased, patterns whose nodes could not be, and devices that two resources name, by
     one pattern, or by a node that is there. ``given`` has nodes that others give already, and who they are.
     """
     owners, said = dict[str, tuple[str, str]](), set[tuple[str, str]]()
@@ -115,13 +116,14 @@ def doubts(
                 reasons[why].append(path)
         of_patterns = {*reasons}
         found = list(find(resource))
+        for device in listed(name, resource, found, {}).listed.devices.values():
+            if not device.healthy and device.health not in of_patterns:
+                reasons[device.health].append(unshared(device.id))
         for node in found:
-            if node.problem is not None and node.problem not in of_patterns:
-                reasons[node.problem].append(node.path)
             if (whose := others.get(node.number)) is not None:
                 yield f"{node.path} of {name} is also {whose}"
         for why, paths in reasons.items():
-            yield f"{first_few(paths)} of {name} cannot be leased: {why}"
+            yield f"{first_few(dict.fromkeys(paths))} of {name} cannot be leased: {why}"
         patterns = [(pattern, pattern) for pattern in resource.paths]
         nodes = ((node.number, node.path) for node in found if node.number)
         for what, path in chain(patterns, nodes):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from plugind.tests.end_to_end.booted import Machine, booted, staged, tree
+from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, staged, tree
 
 pytestmark = pytest.mark.extended
 
@@ -199,3 +200,52 @@ def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str
     machine.run("systemctl", "reset-failed", "plugind")
     machine.run("systemctl", "start", "plugind")
     until_registered(machine)
+
+
+def test_the_bench_of_the_page_about_leases_gives_adapters_to_colleagues_also_after_a_restart(machine: Machine) -> None:
+    """Its commands as they are there, with nodes that stand for adapters."""
+    section = (REPOSITORY / "docs" / "leases.md").read_text().split("\n## ")[1]
+    (configuration,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    install, start, use = (
+        [line.strip() for line in block.splitlines()] for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
+    )
+    machine.run("mkdir", "-p", "/dev/serial/by-id")
+    for number in range(3):
+        machine.run("mknod", "--mode=0660", f"/dev/ttyUSB{number}", "c", "1", str(3 + 2 * number))
+        machine.run("chgrp", "dialout", f"/dev/ttyUSB{number}")
+        machine.run("ln", "-s", f"../../ttyUSB{number}", f"/dev/serial/by-id/usb-FTDI_A{number}")
+    for user in ("alice", "bob"):
+        machine.run("useradd", "--groups=dialout", user)
+    machine.write("/usr/local/bin/picocom", "#!/bin/sh\ntest -w $1 && echo $1 && exec sleep ${SECONDS:-0}\n")
+    machine.run("chmod", "0755", "/usr/local/bin/picocom")
+    machine.run("rm", "/etc/systemd/system/plugind.service")  # It has plugind by another path.
+    path = "PATH=/usr/local/bin:/usr/sbin:/usr/bin"
+    for command in install[1:]:  # The first makes the virtual environment.
+        machine.run("env", path, "sh", "-c", command)
+    machine.write("/etc/plugind/plugind.toml", configuration)
+    for command in (*start, "systemctl restart plugind"):
+        machine.run("env", path, "sh", "-c", command)
+
+    def as_user(user: str, command: str) -> str:
+        done = machine.run("runuser", "-u", user, "--", "env", path, "sh", "-c", command, check=False)
+        return done.stdout + done.stderr
+
+    wait_for_one, who = use
+    assert as_user("alice", wait_for_one) == "/dev/ttyUSB0\n"
+    assert "--lease-group" in as_user("bob", wait_for_one), "the refusal says who may lease"
+    machine.run("systemd-run", "--uid=alice", f"--setenv={path}", "--setenv=SECONDS=600", "sh", "-c", wait_for_one)
+    machine.until(lambda: "held   alice" in as_user("alice", who), lambda: as_user("alice", who))
+    machine.run("systemctl", "restart", "plugind")
+    held, *free, counted = (line.split() for line in as_user("alice", who).splitlines()[1:])
+    # In this tree, users see another boot id than the service, and so no command of a process.
+    assert held[:4] == ["lab/serial", "usb-FTDI_A0", "held", "alice"]
+    assert [line[1:3] for line in free] == [["usb-FTDI_A1", "free"], ["usb-FTDI_A2", "free"]]
+    assert counted == ["2", "free,", "1", "held"]
+    # With access by leases, which the service gives without a capability.
+    machine.write("/etc/plugind/plugind.toml", configuration.replace("\n\n", '\naccess = "acl"\n\n'))
+    for command in ("usermod -aG bench bob", "gpasswd --delete bob dialout", "chgrp root /dev/ttyUSB*"):
+        machine.run("sh", "-c", command)
+    machine.run("systemctl", "restart", "plugind")
+    assert as_user("bob", "test -w /dev/ttyUSB1 || echo closed") == "closed\n"
+    assert as_user("bob", wait_for_one) == "/dev/ttyUSB1\n"
+    assert as_user("bob", "test -w /dev/ttyUSB1 || echo closed") == "closed\n"

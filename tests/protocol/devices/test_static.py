@@ -151,6 +151,7 @@ def test_two_resources_with_the_same_devices_are_named_once() -> None:
         }.items()
     }
     assert list(doubts(resources, find, lambda _: None)) == [
+        "ttyUSB0 of lab/a cannot be leased: the same device as lab/a=a",
         "/dev/serial/* of lab/b is also /dev/serial/* of lab/a, which gets the device",
         "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/b, which gets the device",
         "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/a, which gets the device",
@@ -159,16 +160,18 @@ def test_two_resources_with_the_same_devices_are_named_once() -> None:
 
 def test_nodes_that_cannot_be_leased_are_named_with_their_reason_which_is_said_once() -> None:
     loose, odd = (attrs.evolve(FIRST, path=path, problem=why) for path, why in (("/x/a", "loose"), ("/x/b", "odd")))
-    resources = {"lab/x": StaticResource(("/x/*",), nodes=("/y",)), "lab/z": StaticResource(("/z",))}
+    same = [attrs.evolve(FIRST, path=f"/x/{name}") for name in "cd"]
+    resources = {"lab/x": StaticResource(("/x/*",), nodes=("/y",), shared=2), "lab/z": StaticResource(("/z",))}
 
     def find(resource: StaticResource) -> list[FoundNode]:
-        return [SECOND] if resource.paths == ("/z",) else [loose, odd]
+        return [SECOND] if resource.paths == ("/z",) else [loose, odd, *same]
 
     given = [(attrs.evolve(SECOND, path="/dev/bus/1"), "lab/plugin")]
     assert list(doubts(resources, find, {"/x/*": "loose", "/y": "far"}.get, given)) == [
         "/x/* of lab/x cannot be leased: loose",
         "/y of lab/x cannot be leased: far",
-        "/x/b of lab/x cannot be leased: odd",
+        "b of lab/x cannot be leased: odd",
+        "d of lab/x cannot be leased: the same device as lab/x=c",
         "/dev/ttyUSB10 of lab/z is also /dev/bus/1 of lab/plugin",
     ]
 
