@@ -47,8 +47,7 @@ class StaticResource:
     """A resource whose devices are device nodes of the machine.
 
     Raises:
-      StaticResourceError: if there are neither paths nor attributes to find devices by, or both, or a value cannot be
-        used.
+      ConfigError: if there are neither paths nor attributes to find devices by, or both, or a value cannot be used.
     """
 
     #: Absolute paths with ``*``, ``?`` and ``[…]``: each device node or link that matches is a device.
