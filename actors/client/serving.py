@@ -24,7 +24,7 @@ from ...protocol.client.asks_json import (
 )
 from ...protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ...protocol.plugins.health import Health
-from ..http.backends import Backend
+from ..http.backends import Backend, result_of
 from ..http.client import Reply
 from .calls import ClientRequest, understood
 from .lease_calls import quoted
@@ -138,6 +138,74 @@ class Serving:
     async def _post(self, what: str, body: dict[str, Json]) -> bool:
         call = ClientRequest("POST", f"{path_of(self._type)}/{what}", _taken, json.dumps(body).encode())
         return await answer(self._backend, self._path, call, timeout=self._timeout)
+
+
+@attrs.frozen(eq=False)
+class SyncHandlerAsk:
+    """A :class:`HandlerAsk` for a program without an event loop. Any thread may answer it."""
+
+    _ask: HandlerAsk
+
+    @property
+    def kind(self) -> AskKind:
+        """What the handler is asked to do."""
+        return self._ask.kind
+
+    @property
+    def instance(self) -> Instance:
+        """The plugin; an instance of an earlier run of the daemon has only id, name and socket."""
+        return self._ask.instance
+
+    @property
+    def seconds(self) -> float | None:
+        """How many seconds the answer may take; None if it has no deadline."""
+        return self._ask.seconds
+
+    def done(self) -> bool:
+        """Answer that all is well; see :meth:`HandlerAsk.done`."""
+        return result_of(self._ask.done())
+
+    def refuse(self, error: str, *, cause: str | None = None) -> bool:
+        """Answer that it cannot be, and why; see :meth:`HandlerAsk.refuse`."""
+        return result_of(self._ask.refuse(error, cause=cause))
+
+
+@attrs.frozen(eq=False)
+class SyncServing:
+    """A :class:`Serving` for a program without an event loop."""
+
+    _serving: Serving
+
+    def close(self) -> None:
+        """End the session; another thread may do so, and the iteration is over."""
+        self._serving.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncHandlerAsk | RoleTold:
+        try:
+            told = result_of(anext(self._serving))
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return SyncHandlerAsk(told) if isinstance(told, HandlerAsk) else told
+
+    def report(
+        self,
+        instance: str,
+        health: Health | None = None,
+        reason: str = "",
+        *,
+        facts: Mapping[str, str] | None = None,
+        warnings: Iterable[str] = (),
+        usable: bool | None = None,
+        gone: str | None = None,
+    ) -> bool:
+        """Report what is known of an instance that the handler follows; see :meth:`Serving.report`."""
+        reported = self._serving.report(
+            instance, health, reason, facts=facts, warnings=warnings, usable=usable, gone=gone
+        )
+        return result_of(reported)
 
 
 def path_of(plugin_type: str) -> str:
