@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import attrs
 
+from ...protocol.client.asks_forms import AnswersBody, HealthBody, HeldBody
 from ...protocol.client.asks_json import (
-    MOST_AT_ONCE,
     Asked,
     HealthPosted,
     Hello,
@@ -29,9 +28,6 @@ from ..http.client import Reply
 from .calls import ClientRequest, understood
 from .lease_calls import quoted
 from .transport import answer, lines
-
-if TYPE_CHECKING:
-    from ...protocol.status.json import Json
 
 #: How many heartbeats may be missing before the daemon counts as gone.
 _MISSING = 3
@@ -82,11 +78,8 @@ class Serving:
         hello: Hello = understood(hello_from_json, await anext(self._reply, b"{}"), self._reply.version)
         self._session = hello.session
         self._reply.may_be_silent(_MISSING * hello.heartbeat)
-        rest, more = iter(held), True
-        while more:
-            few = tuple(islice(rest, MOST_AT_ONCE))
-            more = len(few) == MOST_AT_ONCE
-            await self._post("held", held_to_json(self._session, few, more=more))
+        for body in held_to_json(self._session, held):
+            await self._post("held", body)
 
     def close(self) -> None:
         """End the session; another task may do so, and the iteration is over."""
@@ -135,7 +128,7 @@ class Serving:
         posted = HealthPosted(instance, health, reason, facts, tuple(warnings), usable, gone)
         return await self._post("health", health_to_json(self._session, posted))
 
-    async def _post(self, what: str, body: dict[str, Json]) -> bool:
+    async def _post(self, what: str, body: HeldBody | AnswersBody | HealthBody) -> bool:
         call = ClientRequest("POST", f"{path_of(self._type)}/{what}", _taken, json.dumps(body).encode())
         return await answer(self._backend, self._path, call, timeout=self._timeout)
 

@@ -24,6 +24,7 @@ from ...protocol.errors import HandlerAwayError, PluginError
 from ...protocol.handlers.remote import (
     AWAY,
     MISSED,
+    MOST_LISTS,
     PING_EVERY,
     Ask,
     AskKind,
@@ -78,8 +79,9 @@ class Session:
         self.uid = uid
         self.pid = pid
         self.asks = Asks()
-        #: The instances that it said it holds, until it has named all.
+        #: The instances that it said it holds, until it has named all, and in how many lists.
         self._named: dict[str, Instance] = {}
+        self._lists = 0
         self.synced = False
         #: The ids of the registered instances that it holds.
         self.holds: set[str] = set()
@@ -162,10 +164,13 @@ class Session:
         """Note instances that the handler holds; after the last ones, ask for the difference and begin.
 
         Raises:
-          HandlerRefusedError: if it has named all before.
+          HandlerRefusedError: if it has named all before, or in too many lists.
         """
         if self.synced:
             raise HandlerRefusedError("what it holds was said: that is said once, before the line synced")
+        if self._lists == MOST_LISTS:
+            raise HandlerRefusedError(f"what it holds was said in {MOST_LISTS} lists: fill each, or hold less")
+        self._lists += 1
         self._named |= {instance.id: instance for instance in instances}
         if not more:
             self.synced = True

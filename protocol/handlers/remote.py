@@ -15,6 +15,8 @@ from ..values import record, value
 
 #: How many asks a handler can have at once that it has not answered.
 MOST_OPEN = 64
+#: In how many lists, each of one body, a handler can say what it holds.
+MOST_LISTS = 256
 #: How the reasons begin why a handler takes no plugins now.
 AWAY = "the handler for "
 #: After so many missed deadlines in a row the handler hangs.
