@@ -28,7 +28,16 @@ from ...protocol.plugins.status import Ending, Outcome
 from ...protocol.values import record, value
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
-from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
+from .errors import (
+    MAX_ERROR,
+    cause_of,
+    closes_coroutine,
+    is_cancelled,
+    log_refused_deregister,
+    split,
+    traceback_of,
+    words_of,
+)
 from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
 from .link import Link
 
@@ -230,7 +239,9 @@ class HandlerCalls:
     def _failed(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending for an error that concerns only this plugin; raise any other error."""
         if isinstance(error, PluginError):
-            away = isinstance(error, HandlerAwayError)
+            away, plugin = isinstance(error, HandlerAwayError), call.plugin
+            if call.ask == "deregister" and not away:
+                log_refused_deregister(self.config.log, plugin.type, plugin.name, plugin.socket, words_of(error))
             return Ending(Outcome.FAILED if away else Outcome.REFUSED, words_of(error), cause_of(error), away)
         if isinstance(error, GRPCError):
             # Usually this is the plugin's answer to a call that the handler made.

@@ -17,8 +17,6 @@ from ..values import record, value
 MOST_OPEN = 64
 #: In how many lists, each of one body, a handler can say what it holds.
 MOST_LISTS = 256
-#: How the reasons begin why a handler takes no plugins now.
-AWAY = "the handler for "
 #: After so many missed deadlines in a row the handler hangs.
 MISSED = 3
 #: Seconds between two asks to a handler that hangs.

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from plugind.actors.handlers.errors import MAX_ERROR
 from plugind.actors.handlers.remote import RemoteHandlers, Session
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.actors.simulation.scripts import Lives
@@ -37,6 +38,7 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.protocol.words import StateName
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.calling import Lines
 from plugind.tests.protocol.hypothesis_settings import examples
 
 TYPE = "Sensor"
@@ -254,6 +256,42 @@ async def test_a_process_that_misses_three_deadlines_hangs_until_it_answers_a_pi
         await trio.sleep(PING_EVERY + 20)
         assert process.news()[:2] == ["ping", "deregister old"]
         assert {node.state(f"{name}.sock") for name in "abc"} == {"registered"}
+
+
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+async def test_three_plugins_are_told_that_a_handler_did_not_finish_and_all_others_wait_untold(
+    gap: float, autojump_clock: MockClock
+) -> None:
+    config = attrs.evolve(KNOWN, timeouts=Timeouts(handlers={TYPE: 10.0}))
+    async with served(config, dict.fromkeys(AskKind, None)) as (node, _, process):
+        plugins = []
+        for number in range(10):
+            plugins.append(node.plug(f"{number}.sock", sensor(str(number))))
+            await trio.sleep(gap)
+        await trio.sleep(100)
+        told = [call.error or "" for plugin in plugins for call in plugin.calls if call.method != "GetInfo"]
+        assert [error.rpartition(": ")[2] for error in told] == ["the handler did not finish in 10 s"] * 3
+        assert {node.state(f"{number}.sock") for number in range(10)} == {"parked"}
+        assert process.news()[-3:] == ["ping"] * 3
+
+
+async def test_an_error_of_a_deregister_is_logged_also_for_an_instance_of_before(autojump_clock: MockClock) -> None:
+    """Fault 84."""
+    log = Lines()
+    verdicts = {AskKind.DEREGISTER: Verdict("it is mounted " * 100)}
+    async with SimulatedNode(KNOWN, log=log) as node, trio.open_nursery() as nursery:
+        older = Instance("older-1", "b", "/plugins/b.sock")
+        process = Process(node, has={older.id: older}, verdicts={**verdicts})
+        await nursery.start(process.serve)
+        plugin = node.plug("a.sock", sensor())
+        await node.registered("a.sock")
+        plugin.stop()
+        await node.settled()
+        process.kill()
+    lines = [line for _, line in log.with_text("handler refused to deregister")]
+    assert [(line["type"], line["name"], line["error"]) for line in lines] == [
+        (TYPE, name, ("it is mounted " * 100)[:MAX_ERROR]) for name in "ba"
+    ]
 
 
 async def test_after_the_grace_the_plugins_of_an_absent_handler_are_deregistered(autojump_clock: MockClock) -> None:
