@@ -54,7 +54,10 @@ class HandlerAsk:
         return await self._serving.answer(self._id, Verdict())
 
     async def refuse(self, error: str, *, cause: str | None = None) -> bool:
-        """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`."""
+        """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`.
+
+        ``cause`` is the error in few words, which ``plugind ls``, ``wait`` and the log show in its place.
+        """
         return await self._serving.answer(self._id, Verdict(error, cause))
 
 

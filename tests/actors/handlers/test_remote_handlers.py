@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -20,6 +21,7 @@ from plugind.actors.handlers.errors import MAX_ERROR
 from plugind.actors.handlers.remote import RemoteHandlers, Session
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.actors.simulation.scripts import Lives
+from plugind.protocol.client.asks_json import event_to_json
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.remote import (
     MOST_OPEN,
@@ -40,6 +42,7 @@ from plugind.protocol.words import StateName
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.handlers.calling import Lines
 from plugind.tests.protocol.hypothesis_settings import examples
+from plugind.tests.tools.handlers_schema import check
 
 TYPE = "Sensor"
 KNOWN = attrs.evolve(DEFAULT_CONFIG, handler_uids={TYPE: frozenset({1000})})
@@ -86,6 +89,7 @@ class Process:
         self._scope.cancel()
 
     def take(self, event: Ask | Withdrawn | RoleTold | Synced) -> None:
+        check("line", json.loads(json.dumps(event_to_json(event, trio.current_time()))))
         match event:
             case Ask():
                 self.told.append(f"{event.kind.value} {event.name}".strip())
@@ -215,6 +219,38 @@ async def test_after_a_kill_of_the_daemon_what_a_process_has_is_deregistered_and
         await node.settled()
         assert process.news()[:4] == ["deregister a", "synced", "validate a", "register a"]
         assert before.isdisjoint(process.has)
+
+
+@pytest.mark.parametrize("was_done", [False, True])
+@pytest.mark.parametrize("during", [kind for kind in AskKind if kind is not AskKind.PING])
+async def test_a_daemon_that_dies_amid_an_ask_leaves_the_process_with_exactly_the_plugins_that_are_there(
+    during: AskKind, was_done: bool, autojump_clock: MockClock
+) -> None:
+    """Whether the process has done what it was asked or not: its answer is lost either way."""
+    async with served(verdicts={during: None}) as (node, nursery, process):
+        plugin = node.plug("a.sock", sensor())
+        await trio.sleep(1)
+        leaves = during in (AskKind.UNFOLLOW, AskKind.DEREGISTER)
+        if leaves:
+            plugin.stop()
+            await trio.sleep(1)
+        (ask,) = process.unanswered
+        assert (ask.kind, ask.name) == (during, "a")
+        assert ask.instance is not None
+        if was_done and during is AskKind.REGISTER:
+            process.has[ask.instance.id] = ask.instance
+        if was_done and during is AskKind.DEREGISTER:
+            del process.has[ask.instance.id]
+        process.kill()
+        await node.kill()
+        process.verdicts.clear()
+        node.config = attrs.evolve(KNOWN, seed=1)
+        await node.start()
+        await nursery.start(process.serve)
+        await trio.sleep(10)
+        epoch = remote(node).epoch
+        assert [instance.rpartition("-")[0] for instance in process.has] == ([] if leaves else [epoch])
+        assert node.state("a.sock") == (None if leaves else "registered")
 
 
 @pytest.mark.parametrize("during", [AskKind.VALIDATE, AskKind.REGISTER])
