@@ -434,14 +434,11 @@ class Client:
                 return
             await backend.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
-                await self._explain(following.explanation())
+                # What the daemon has said until the timeout stands, whatever becomes of this.
+                with suppress(ClientError):
+                    for call in following.explanations():
+                        await self._ask(call, seconds=EXPLAIN)
                 raise following.error(timeout)
-
-    async def _explain(self, call: ClientRequest[None] | None) -> None:
-        # What the daemon has said until the timeout stands, whatever becomes of this.
-        with suppress(ClientError):
-            if call is not None:
-                await self._ask(call, seconds=EXPLAIN)
 
     async def _follow_once(self, following: Following) -> None:
         try:

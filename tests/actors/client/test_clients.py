@@ -372,7 +372,10 @@ REFUSED = {"resource": "vendor.com/gpu", "endpoint": "gpu.sock", "pid": 812, "re
     ("said", "why"),
     [
         (amount(1, "lost", "the stream ended\n"), "has 1 of 2 healthy devices: it is lost: the stream ended\\n"),
-        (amount(1), "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"),
+        (
+            amount(1),
+            "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy, and not GPU-1 (Unhealthy)",
+        ),
         (amount(0, "gone"), f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
         (b"", f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
     ],
@@ -382,12 +385,14 @@ async def test_a_wait_for_devices_says_what_the_command_says(
     make: Make, tmp_path: Path, said: bytes, why: str, refused: list[object]
 ) -> None:
     lines = chunked(said + b"\n", end=False)
-    async with asking(make, tmp_path, lines, answer(200, refused), hold=True) as (client, server):
+    shown = answer(200, {"resources": [resource_json(GPU)]})
+    async with asking(make, tmp_path, lines, answer(200, refused), shown, hold=True) as (client, server):
         with pytest.raises(NotReadyError) as caught:
             await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
     also = r"; the last Register call for it, by pid 812, was refused 12 s ago: no\nname" if refused else ""
     assert str(caught.value) == f"within 2 s: vendor.com/gpu {why}{also}"
-    assert server.requests[1].line == "GET /v1/devices/refused HTTP/1.1"
+    asked = [request.line for request in server.requests[1:]]
+    assert asked == ["GET /v1/devices/refused HTTP/1.1", "GET /v1/devices HTTP/1.1"]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
