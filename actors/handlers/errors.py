@@ -48,10 +48,10 @@ def cause_of(error: PluginError) -> str | None:
     return cause[:MAX_ERROR] if isinstance(cause, str) else None
 
 
-def log_refused_deregister(log: Logger, plugin_type: str, name: str, socket: str, error: str) -> None:
+def log_failed_deregister(log: Logger, plugin_type: str, name: str, socket: str, error: str) -> None:
     """Log what a handler says instead of deregistering a plugin; nothing else shows the text (fault 84)."""
     error = error[:MAX_ERROR]
-    log.event(Level.WARNING, "handler refused to deregister", type=plugin_type, name=name, socket=socket, error=error)
+    log.event(Level.WARNING, "deregister failed", type=plugin_type, name=name, socket=socket, error=error)
 
 
 def words_of(error: BaseException) -> str:

@@ -43,7 +43,7 @@ from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import InfoLimits, Plugin, check_type
 from ..messaging.timed_queue import TimedQueue
 from .by_type import Handlers
-from .errors import log_refused_deregister
+from .errors import log_failed_deregister
 from .link import Link
 
 #: Seconds between two heartbeats of a session.
@@ -347,7 +347,7 @@ class RemoteHandler:
 
     def _note_refusal(self, instance: Instance, verdict: Verdict) -> None:
         if verdict.error is not None and not verdict.away:
-            log_refused_deregister(self._log, self.plugin_type, instance.name, instance.socket, verdict.error)
+            log_failed_deregister(self._log, self.plugin_type, instance.name, instance.socket, verdict.error)
 
     def end(self, session: Session) -> None:
         """End the session."""

@@ -324,7 +324,7 @@ async def test_an_error_of_a_deregister_is_logged_also_for_an_instance_of_before
         plugin.stop()
         await node.settled()
         process.kill()
-    lines = [line for _, line in log.with_text("handler refused to deregister")]
+    lines = [line for _, line in log.with_text("deregister failed")]
     assert [(line["type"], line["name"], line["error"]) for line in lines] == [
         (TYPE, name, ("it is mounted " * 100)[:MAX_ERROR]) for name in "ba"
     ]
