@@ -168,6 +168,9 @@ class DeviceNodes:
     def _unfinished(self, number: str) -> str | None:
         if not os.path.exists(f"{self.udev}/control"):  # There is no udev here.
             return None
+        if not os.path.exists(f"{self.sysfs}/dev/{'char' if number[0] == 'c' else 'block'}/{number[1:]}"):
+            # udev never hears of a node that is not the kernel's: that of NVIDIA's driver, or one that mknod made.
+            return None
         return None if os.path.exists(f"{self.udev}/data/{number}") else NOT_FINISHED
 
     def watch(self, resources: Iterable[StaticResource]) -> FileWatch:
