@@ -255,7 +255,7 @@ class Bench:
         self.machine.run("mknod", "-m", "600", TTY, "c", "4", "63")
         self.machine.write("/etc/plugind/plugind.toml", BENCH)
         self.machine.run(PLUGIND, "install-unit", "--devices")
-        # ProtectKernelTunables= hides the boot id of the tree, which is a mount, and shows that of the host.
+        # ProtectKernelTunables= hides the boot id of the tree, a mount of a deleted file, and shows that of the host.
         self.machine.run("cp", BOOT_ID, "/run/boot-id")
         self.machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n")
         self.machine.run("systemctl", "daemon-reload")
