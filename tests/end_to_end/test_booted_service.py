@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from plugind.tests.end_to_end.booted import BUILD, REPOSITORY, Machine, booted, staged, tree
+from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, staged, tree
 
 pytestmark = pytest.mark.extended
 
@@ -190,19 +190,6 @@ def test_metrics_over_tcp_are_reached_with_their_drop_in_alone(machine: Machine)
     until_registered(machine)
 
 
-@pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
-def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
-    machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
-    started = machine.run("systemctl", "restart", "plugind", check=False)
-    assert started.returncode == 1
-    state = [machine.show("plugind", name) for name in ("ActiveState", "ExecMainStatus", "NRestarts")]
-    assert state == ["failed", code, "0"]
-    machine.run("rm", "/etc/default/plugind")
-    machine.run("systemctl", "reset-failed", "plugind")
-    machine.run("systemctl", "start", "plugind")
-    until_registered(machine)
-
-
 def test_a_service_that_sees_no_devices_says_which_drop_in_lets_it_see_them(machine: Machine) -> None:
     machine.run("mknod", "-m", "660", "/dev/ttyUSB0", "c", "4", "63")
     machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--devices lab/serial=/dev/ttyUSB*"\n')
@@ -292,7 +279,7 @@ def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp
     if not Path("/sys/class/tty", Path(TTY).name).exists():
         pytest.skip("the kernel has no virtual terminals")
     if not (tree() / "usr/bin/udevadm").exists():
-        pytest.skip(f"the tree has no udev: make another one with '{BUILD}'")
+        pytest.skip("the tree has no udev: make another one with tests.tools.booted_tree")
     for name in ("plugind", "state"):
         (tmp_path / name).mkdir()
     binds, kept = {"/opt/plugind": staged(tmp_path / "plugind")}, {"/var/lib/plugind": tmp_path / "state"}
@@ -336,3 +323,16 @@ def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp
         assert bench.who_opens() == []
         bench.lease("bob")
         assert bench.who_opens() == ["bob"]
+
+
+@pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
+def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
+    machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
+    started = machine.run("systemctl", "restart", "plugind", check=False)
+    assert started.returncode == 1
+    state = [machine.show("plugind", name) for name in ("ActiveState", "ExecMainStatus", "NRestarts")]
+    assert state == ["failed", code, "0"]
+    machine.run("rm", "/etc/default/plugind")
+    machine.run("systemctl", "reset-failed", "plugind")
+    machine.run("systemctl", "start", "plugind")
+    until_registered(machine)
