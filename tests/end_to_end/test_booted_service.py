@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, staged, tree
@@ -187,6 +188,141 @@ def test_metrics_over_tcp_are_reached_with_their_drop_in_alone(machine: Machine)
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", "plugind")
     until_registered(machine)
+
+
+def test_a_service_that_sees_no_devices_says_which_drop_in_lets_it_see_them(machine: Machine) -> None:
+    machine.run("mknod", "-m", "660", "/dev/ttyUSB0", "c", "4", "63")
+    machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--devices lab/serial=/dev/ttyUSB*"\n')
+    machine.run("systemctl", "restart", "plugind")
+    (warning,) = (line for line in lines(machine) if line.startswith("no device matches name=lab/serial"))
+    assert "plugind sees only standard nodes in /dev (PrivateDevices=)" in warning
+    assert "'plugind install-unit --devices'" in warning
+    machine.run(PLUGIND, "install-unit", "--devices")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    machine.run(PLUGIND, "wait", "--resource", "lab/serial=1", "--timeout", "60")
+    machine.run("rm", "/dev/ttyUSB0", "/etc/default/plugind", "/etc/systemd/system/plugind.service.d/devices.conf")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    until_registered(machine)
+
+
+#: A device of kernels with virtual terminals. To open it does nothing.
+TTY = "/dev/tty63"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+BENCH = f"""\
+[leases.users]
+uids = ["alice", "bob"]
+[devices."lab/tty"]
+paths = ["{TTY}"]
+access = "acl"
+"""
+#: The rule that the tree ships, for this device.
+RULE = re.sub(
+    "^# SUBSYSTEM.*?, ATTRS.*?,",
+    f'SUBSYSTEM=="tty", KERNEL=="{Path(TTY).name}",',
+    (REPOSITORY / "deploy/udev/72-plugind.rules").read_text(),
+    flags=re.MULTILINE,
+)
+
+
+@attrs.frozen
+class Bench:
+    """A machine with udev and a device, which the service may lease to two users."""
+
+    machine: Machine
+
+    def prepare(self) -> None:
+        """Let udev run, which needs a writable sysfs, and install the service without starting it."""
+        for user in ("alice", "bob"):
+            self.machine.run("useradd", user)
+        self.machine.run("mount", "-o", "remount,bind,rw", "/sys")
+        self.machine.run("mount", "-o", "remount,rw", "/sys/devices")
+        self.machine.run("systemctl", "start", "systemd-udevd")
+        self.machine.run("mknod", "-m", "600", TTY, "c", "4", "63")
+        self.machine.write("/etc/plugind/plugind.toml", BENCH)
+        self.machine.run(PLUGIND, "install-unit", "--devices")
+        # ProtectKernelTunables= hides the boot id of the tree, a mount of a deleted file, and shows that of the host.
+        self.machine.run("cp", BOOT_ID, "/run/boot-id")
+        self.machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n")
+        self.machine.run("systemctl", "daemon-reload")
+
+    def leave_to_leases(self) -> None:
+        """Install the rule, and have udev follow it."""
+        self.machine.write("/etc/udev/rules.d/72-plugind.rules", RULE)
+        self.machine.run("udevadm", "control", "--reload")
+        self.machine.run("udevadm", "trigger", "--settle", TTY)
+
+    def until_listed(self, said: str) -> None:
+        def devices() -> str:
+            return self.machine.run(PLUGIND, "devices").stdout
+
+        self.machine.until(lambda: said in devices(), devices)
+
+    def lease(self, user: str) -> None:
+        self.machine.run(PLUGIND, "allocate", "lab/tty=1", "--for-user", user, "--id=bench", "--until-release")
+
+    def who_opens(self) -> list[str]:
+        """Return which of the users can open the device."""
+        command = ("--", "sh", "-c", f"exec < {TTY}")
+        users = ("alice", "bob")
+        return [
+            user for user in users if self.machine.run("runuser", "-u", user, *command, check=False).returncode == 0
+        ]
+
+    def until_opens(self, user: str) -> None:
+        self.machine.until(lambda: self.who_opens() == [user], lambda: self.machine.run("getfacl", TTY).stdout)
+
+
+def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp_path: Path) -> None:
+    """Also after events of udev, a kill and restarts of the daemon; a reboot ends the lease and what it gave."""
+    if not Path("/sys/class/tty", Path(TTY).name).exists():
+        pytest.skip("the kernel has no virtual terminals")
+    if not (tree() / "usr/bin/udevadm").exists():
+        pytest.skip("the tree has no udev: make another one with tests.tools.booted_tree")
+    for name in ("plugind", "state"):
+        (tmp_path / name).mkdir()
+    binds, kept = {"/opt/plugind": staged(tmp_path / "plugind")}, {"/var/lib/plugind": tmp_path / "state"}
+    with booted(tmp_path / "first", binds, kept) as machine:
+        bench = Bench(machine)
+        bench.prepare()
+        machine.run("systemctl", "start", "plugind")
+        bench.until_listed("udev has not finished with it")
+        # Only the rules of the event that adds a device give it a group.
+        machine.run("udevadm", "trigger", "--action=add", "--settle", TTY)
+        bench.until_listed('the group 5 may open it: set OWNER="root", GROUP="root", MODE="0660"')
+        bench.leave_to_leases()
+        machine.run(PLUGIND, "wait", "--resource", "lab/tty=1", "--timeout", "60")
+        assert bench.who_opens() == []
+        confined = (PLUGIND, "allocate", "lab/tty=1", "--confine", "--", "sh", "-c", f"exec < {TTY} && ls /dev/tty*")
+        for words in ((), ("runuser", "-u", "alice", "--")):
+            assert machine.run(*words, *confined).stdout == f"/dev/tty\n{TTY}\n"
+
+        bench.lease("alice")
+        assert bench.who_opens() == ["alice"]
+        closed = ("systemd-run", "--wait", "--property=DevicePolicy=closed", "sh", "-c", f"exec < {TTY}")
+        assert machine.run(*closed, check=False).returncode != 0, "the policy of the service is not in force"
+        assert machine.show("plugind", "DevicePolicy") == "closed"
+        machine.run("udevadm", "trigger", "--settle", TTY)
+        assert bench.who_opens() == ["alice"], "its mode keeps the mask"
+        machine.run("chmod", "600", TTY)
+        bench.until_opens("alice")
+        machine.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "plugind")
+        machine.run("chmod", "600", TTY)
+        assert bench.who_opens() == []
+        bench.until_opens("alice")
+        machine.run("systemctl", "restart", "plugind")
+        assert bench.who_opens() == ["alice"]
+    with booted(tmp_path / "second", binds, kept) as machine:
+        bench = Bench(machine)
+        bench.prepare()
+        bench.leave_to_leases()
+        machine.run("setfacl", "-m", "u:alice:rw", TTY)
+        machine.run("systemctl", "start", "plugind")
+        assert machine.run(PLUGIND, "leases").stdout == "no leases\n"
+        assert bench.who_opens() == []
+        bench.lease("bob")
+        assert bench.who_opens() == ["bob"]
 
 
 @pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
