@@ -10,7 +10,6 @@ import attrs
 from ..messages.addresses import Address
 from ..plugins.devices import Key
 from ..values import record, value
-from .drains import Drain, DrainTarget
 from .messages import DeviceCall, Failure, InLine
 from .states import LeasePhase
 from .values import Answer, Lease, Owner
@@ -89,22 +88,6 @@ class Amendment:
     grace: bool
     end: float | None
     reply: Address[Lease | Failure]
-
-
-@value
-class DrainChange:
-    """A drain, or its end, while it is being written."""
-
-    #: The drain from then on; None if it ends.
-    after: Drain | None
-    #: What the caller gets.
-    answer: Drain
-    reply: Address[Drain | Failure]
-
-    @property
-    def target(self) -> DrainTarget:
-        """What is drained."""
-        return self.answer.target
 
 
 @record(eq=False)

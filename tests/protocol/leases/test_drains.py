@@ -7,7 +7,8 @@ import pytest
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Book, Sources
-from plugind.protocol.leases.drains import MAX_DRAINS, NODE, Drain, DrainTarget
+from plugind.protocol.leases.draining import MAX_DRAINS
+from plugind.protocol.leases.drains import NODE, Drain, DrainTarget
 from plugind.protocol.leases.leases_json import drain_from_json, drain_to_json
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import NoOwner
