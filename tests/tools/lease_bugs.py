@@ -13,7 +13,6 @@ import attrs
 from plugind.actors.leases.cdi_writer import CdiWriter
 from plugind.actors.leases.owners import Owners
 from plugind.actors.leases.saving import Saving
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import LeaseLine, Reserved
@@ -23,6 +22,7 @@ from plugind.protocol.leases.states import Action, Event, LeasePhase, Outcome
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList
+from plugind.tests.fuzz.lease_stores import SimulatedLeaseStore
 
 
 @contextmanager
