@@ -239,22 +239,20 @@ class Client:
                 print(held.lease.devices["vendor.com/gpu"])
 
         So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
-        block, or with the process. A daemon that is started again within a minute finds the lease still held.
-        If the lease ends before the block, since somebody has released it, the block is cancelled. If no
-        daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
+        block, or with the process and all that it has forked. If the daemon is started again, the connection comes back
+        within a minute, and the lease stays. If the lease ends before the block, since somebody has released it,
+        ``held.lost`` says why. Then the block of a :class:`Client` is cancelled, and the end of any block raises an
+        error. If no daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
 
         Raises:
           LeaseFailedError: if there is no such lease.
           LeaseLostError: if the lease has ended before the block.
         """
-        from .on_anyio import cancelled_if_lost
-
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        keeper = await self._kept(LeaseBody(request, ConnectionOwner(), id, wait))
-        async with cancelled_if_lost(keeper), self._ending(keeper):
-            yield keeper.held
+        async with self._held(LeaseBody(request, ConnectionOwner(), id, wait)) as held:
+            yield held
 
     async def take(
         self,
@@ -345,6 +343,14 @@ class Client:
             await self._try_to_release(lease.id)
             raise
         await self._end(lease.id)
+
+    @asynccontextmanager
+    async def _held(self, asked: LeaseBody) -> AsyncIterator[HeldLease]:
+        from .on_anyio import cancelled_if_lost  # The synchronous client has another way.
+
+        keeper = await self._kept(asked)
+        async with cancelled_if_lost(keeper), self._ending(keeper):
+            yield keeper.held
 
     async def _kept(self, asked: LeaseBody) -> Keeper:
         keeper = Keeper(self._backend, self.path, self.timeout)
