@@ -12,7 +12,7 @@ import attrs
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.leases_json import lease_from_json
-from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request
+from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request, request_of
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import Backend
@@ -33,7 +33,6 @@ from .lease_calls import (
     owner_of,
     release,
     renewal,
-    request_of,
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
