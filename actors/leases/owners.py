@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from ...protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
-from ...protocol.leases.entries import Ends
+from ...protocol.leases.ends import Ends
 from ...protocol.leases.messages import OwnerEnded, PluginEnded
 from ...protocol.leases.values import ProcessIdentity, TimeOwner, process_of
 from ...protocol.messages.addresses import Address

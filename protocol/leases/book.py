@@ -24,7 +24,8 @@ from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
 from .draining import DrainChange, change_of, first_end, look_in, over_at
 from .drains import Drain, Drains, DrainTarget
-from .entries import Amendment, Asker, Ends, LeaseEntry
+from .ends import Ends
+from .entries import Amendment, Asker, LeaseEntry
 from .grace import GRACE, needed_of
 from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of
 from .messages import Failure, Problem

@@ -25,7 +25,8 @@ from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import Reserved, choose
 from plugind.protocol.leases.draining import DrainChange
 from plugind.protocol.leases.effects import DrainReply, Effect
-from plugind.protocol.leases.entries import Ends, LeaseEntry
+from plugind.protocol.leases.ends import Ends
+from plugind.protocol.leases.entries import LeaseEntry
 from plugind.protocol.leases.limits import Usage
 from plugind.protocol.leases.messages import Kept
 from plugind.protocol.leases.states import Action, Event, LeasePhase
