@@ -39,7 +39,7 @@ from .devices_api import NO_ANSWER, DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
 from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
-from .streams import PIECE, AnswerStream, Unsent, Watched, Watches, send_pieces
+from .streams import AnswerStream, Unsent, Watched, Watches, listed, send_pieces
 
 __all__ = [
     "METRICS_DEADLINE",
@@ -534,14 +534,8 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
 
 
 async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, send: AnswerStream) -> None:
-    before = b"["
-    for start in range(0, len(rows), PIECE):
-        now, unix = trio.current_time(), wall()
-        lines = [json.dumps(plugin_to_json(row.status, now, unix, version)) for row in rows[start : start + PIECE]]
-        await send(before + ",\n".join(lines).encode())
-        before = b",\n"
-        await trio.lowlevel.checkpoint()
-    await send(b"]\n" if rows else b"[]\n")
+    statuses = (plugin_to_json(row.status, trio.current_time(), wall(), version) for row in rows)
+    await send_pieces(listed(statuses), send)
 
 
 def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -44,7 +44,7 @@ from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
 from .allocations import LeaseConnections, Told, failed, new_token, owner_by
-from .streams import AnswerStream, Reader, Unsent, Watched, Watches, first_message, pause_of, send_pieces
+from .streams import AnswerStream, Reader, Unsent, Watched, Watches, first_message, listed, pause_of, send_pieces
 
 T = TypeVar("T")
 
@@ -205,15 +205,7 @@ class LeasesApi:
     async def _write_list(self, snapshot: LeasesSnapshot, send: AnswerStream) -> None:
         unix, boottime = self.wall() - trio.current_time() + snapshot.time, self.boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
-
-        def rows() -> Iterator[bytes]:
-            before = head
-            for lease in snapshot.leases:
-                yield f"{before}{json.dumps(lease_to_json(lease, boottime))}".encode()
-                before = ",\n"
-            yield b"]}\n" if snapshot.leases else f"{before}]}}\n".encode()
-
-        await send_pieces(rows(), send)
+        await send_pieces(listed((lease_to_json(lease, boottime) for lease in snapshot.leases), head, "]}\n"), send)
 
     async def _show(self, _: HttpRequest, name: str) -> HttpResponse:
         return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))

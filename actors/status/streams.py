@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ...protocol.messages.status import Lagged
+from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..http.limits import HttpLimits
 from ..http.server import HttpRequest, HttpResponse, Send, problem
@@ -247,6 +248,15 @@ async def send_pieces(rows: Iterable[bytes], send: Send) -> None:
             piece, count = bytearray(), 0
     if piece:
         await send(bytes(piece))
+
+
+def listed(values: Iterable[Json], head: str = "[", tail: str = "]\n") -> Iterator[bytes]:
+    """Yield a list of JSON in rows for :func:`send_pieces`; the ``head`` and the ``tail`` have its brackets."""
+    before = head
+    for each in values:
+        yield f"{before}{json.dumps(each)}".encode()
+        before = ",\n"
+    yield (head + tail if before is head else tail).encode()
 
 
 async def next_messages(reader: trio.MemoryReceiveChannel[T], pause: float | None) -> list[T | None]:
