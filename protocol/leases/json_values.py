@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..text import encodable
-from .values import Answer, Mount, Node, Request, Wanted
+from .values import (
+    START_WITHIN,
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Mount,
+    Node,
+    NoOwner,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
 
 if TYPE_CHECKING:
     from ..status.json import Json
@@ -119,4 +133,31 @@ def _node_of(content: Any) -> Node:
         exactly(str, content["host_path"]),
         exactly(str, content["container_path"]),
         exactly(str, content["permissions"]),
+    )
+
+
+def owner_of(content: Any, token_hash: str | None = "") -> Owner:
+    """Return the owner of a lease; that of a connection has this hash, which is not in its JSON."""
+    match content["kind"]:
+        case "process":
+            return ProcessOwner(_process_of(content))
+        case "container":
+            # An earlier version says no such time.
+            start_within, init = content.get("start_within", START_WITHIN), content["init"]
+            return ContainerOwner(
+                None if init is None else _process_of(init), None if start_within is None else number(start_within)
+            )
+        case "time":
+            return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
+        case "connection":
+            return ConnectionOwner(exactly(str, token_hash))
+        case "none":
+            return NoOwner()
+        case kind:
+            raise ValueError(f"its owner is {kind!r}")
+
+
+def _process_of(content: Any) -> ProcessIdentity:
+    return ProcessIdentity(
+        exactly(int, content["pid"]), exactly(int, content["start_ticks"]), exactly(str, content["boot_id"])
     )

@@ -23,20 +23,19 @@ from .json_values import (
     exactly,
     exactly_or_none,
     number,
+    owner_of,
     request_of,
     texts,
     words_of,
 )
 from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from .values import (
-    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     Lease,
     LeaseState,
     NoOwner,
     Owner,
-    ProcessIdentity,
     ProcessOwner,
     TimeOwner,
 )
@@ -107,7 +106,7 @@ def _lease_of(content: Any) -> Lease:
         id=exactly(str, content["id"]),
         uid=exactly(int, content["uid"]),
         request=request_of(content["request"], content["request"]),
-        owner=_owner_of(content["owner"]),
+        owner=owner_of(content["owner"]),
         state=LeaseState(content["state"]),
         created=number(content["created_unix"]),
         devices={name: texts(ids) for name, ids in exactly(dict, content["devices"]).items()},
@@ -116,29 +115,6 @@ def _lease_of(content: Any) -> Lease:
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
         withheld_until=or_none(number)(content.get("withheld_until_unix")),
-    )
-
-
-def _owner_of(content: Any) -> Owner:
-    match content["kind"]:
-        case "process":
-            return ProcessOwner(_process_of(content))
-        case "container":
-            start_within = or_none(number)(content.get("start_within", START_WITHIN))
-            return ContainerOwner(or_none(_process_of)(content["init"]), start_within)
-        case "time":
-            return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
-        case "connection":
-            return ConnectionOwner()
-        case "none":
-            return NoOwner()
-        case kind:
-            raise ValueError(f"its owner is {kind!r}")
-
-
-def _process_of(content: Any) -> ProcessIdentity:
-    return ProcessIdentity(
-        exactly(int, content["pid"]), exactly(int, content["start_ticks"]), exactly(str, content["boot_id"])
     )
 
 
