@@ -39,7 +39,7 @@ from .devices_api import NO_ANSWER, DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
 from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
-from .streams import AnswerStream, Unsent, Watched, Watches, listed, send_pieces
+from .streams import AnswerStream, OpenWatches, Unsent, Watched, listed, send_pieces
 
 __all__ = [
     "METRICS_DEADLINE",
@@ -134,11 +134,11 @@ class Api:
     #: Makes the routes for handlers in other processes, at the first request; None for none.
     remote: Callable[[], HandlersApi] | None = None
     unsent: Unsent = attrs.field(factory=Unsent)
-    _watches: Watches = attrs.field(init=False)
+    _watches: OpenWatches = attrs.field(init=False)
     _handlers: HandlersApi | None = None
 
     def __attrs_post_init__(self) -> None:
-        self._watches = Watches(self.unsent)
+        self._watches = OpenWatches(self.unsent)
 
     def end_watches(self) -> None:
         """End the streams of changes."""

@@ -33,7 +33,7 @@ from ...protocol.plugins.devices import DevicesSnapshot, ResourceState, Resource
 from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..http.server import HttpRequest, HttpResponse, json_response, problem
-from .streams import AnswerStream, Reader, Unsent, Watched, Watches, first_message, send_pieces
+from .streams import AnswerStream, OpenWatches, Reader, Unsent, Watched, first_message, send_pieces
 
 #: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
@@ -60,10 +60,10 @@ class DevicesApi:
     unsent: Unsent = attrs.field(factory=Unsent)
     #: Returns the leases, the pools and the drains; None if the lease actor does not answer within so many seconds.
     leases: Callable[[float], Awaitable[LeasesSnapshot | None]] = _no_leases
-    watches: Watches = attrs.field(init=False)
+    watches: OpenWatches = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.watches = Watches(self.unsent)
+        self.watches = OpenWatches(self.unsent)
 
     async def snapshot(self, deadline: float = DEADLINE) -> DevicesSnapshot | None:
         """Return all resources; None if the devices actor does not answer in time."""

@@ -44,7 +44,7 @@ from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
 from .allocations import LeaseConnections, Told, failed, new_token, owner_by
-from .streams import AnswerStream, Reader, Unsent, Watched, Watches, first_message, listed, pause_of, send_pieces
+from .streams import AnswerStream, OpenWatches, Reader, Unsent, Watched, first_message, listed, pause_of, send_pieces
 
 T = TypeVar("T")
 
@@ -95,10 +95,10 @@ class LeasesApi:
     boottime: Callable[[], int] = _boottime
     unsent: Unsent = attrs.field(factory=Unsent)
     _allocations: LeaseConnections | None = attrs.field(init=False, default=None)
-    _watches: Watches = attrs.field(init=False)
+    _watches: OpenWatches = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._watches = Watches(self.unsent)
+        self._watches = OpenWatches(self.unsent)
         if self.leases is not None:
             self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
 

@@ -122,7 +122,7 @@ class Watched(Generic[T]):
 
 
 @attrs.define(eq=False)
-class Watches:
+class OpenWatches:
     """The watches of one subject that are under way."""
 
     _unsent: Unsent

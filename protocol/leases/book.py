@@ -757,7 +757,7 @@ class Book:
         """Hear of the end of the owner no more."""
         if entry.watched:
             entry.watched = False
-            self._effects.append(e.ForgetOwner(entry.lease.id))
+            self._effects.append(e.Unwatch(entry.lease.id))
 
     def _wait_for_owner(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
@@ -949,7 +949,7 @@ class Book:
     def _forget_plugin(self, entry: LeaseEntry) -> None:
         others = (other for other in self._entries.values() if other is not entry)
         if entry.lost is not None and not any(other.lost == entry.lost for other in others):
-            self._effects.append(e.ForgetPlugin(entry.lost))
+            self._effects.append(e.Unwatch(entry.lost))
 
     # --- rules, and a lost state ---
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..text import encodable
@@ -34,6 +35,15 @@ WRONG_FORM: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowEr
 def words_of(error: Exception) -> str:
     """Return what one of :data:`WRONG_FORM` says."""
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+@contextmanager
+def understood(error: type[Exception], what: str) -> Iterator[None]:
+    """Raise ``error`` with the words ``what`` if the block reads JSON of the wrong form."""
+    try:
+        yield
+    except WRONG_FORM as wrong:
+        raise error(f"{what}: {words_of(wrong)}") from wrong
 
 
 def exactly(kind: type[T], found: object) -> T:

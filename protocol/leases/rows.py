@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..values import value
-from .json_values import WRONG_FORM, answer_of, answer_to_json, owner_of, request_of, texts, words_of
+from .json_values import answer_of, answer_to_json, owner_of, request_of, texts, understood
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -139,10 +139,8 @@ def lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
     Raises:
       RowError: if the row cannot be understood.
     """
-    try:
+    with understood(RowError, f"the row of the lease {row.id} cannot be understood"):
         return _lease_of(row, devices)
-    except WRONG_FORM as error:
-        raise RowError(f"the row of the lease {row.id} cannot be understood: {words_of(error)}") from error
 
 
 def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:

@@ -163,8 +163,8 @@ class Model:
                 if until is not None and owner is not None and owner != effect.owner:
                     self.unbound[effect.id] = owner, until, effect.id in self.in_grace
                 self.in_grace.discard(effect.id)
-            case e.ForgetOwner():
-                self.watched.pop(effect.id, None)
+            case e.Unwatch(str(lease)):
+                self.watched.pop(lease, None)
             case e.StopOwner():
                 assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
             case _:
