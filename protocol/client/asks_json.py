@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ..leases.asked_json import Fields, fields_of, flag, or_none, word
-from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, understood
+from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, wrong_form_is
 from ..plugins.health import Health
 from ..plugins.info import Plugin
 from ..text import encodable
@@ -242,7 +242,7 @@ def hello_from_json(content: object) -> Hello:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    with understood(StatusFormError, "it is no first line that this version of plugind knows"):
+    with wrong_form_is(StatusFormError, "it is no first line that this version of plugind knows"):
         hello = exactly(dict, exactly(dict, content)["hello"])
         return Hello(exactly(str, hello["session"]), number(hello["heartbeat"]))
 
@@ -253,7 +253,7 @@ def event_from_json(content: object) -> Asked | Withdrawn | RoleTold | Synced | 
     Raises:
       StatusFormError: if it is not of the form that this version knows.
     """
-    with understood(StatusFormError, "it is no line that this version of plugind knows"):
+    with wrong_form_is(StatusFormError, "it is no line that this version of plugind knows"):
         return _event_of(content)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, understood
+from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, wrong_form_is
 from ..plugins.devices import Device, DeviceList, DeviceOptions, InstanceStatus, ResourceState, ResourceStatus
 from ..plugins.health import Health
 from ..plugins.status import HistoryEntry, PluginStatus, StateName
@@ -30,7 +30,7 @@ def plugin_from_json(content: object) -> PluginStatus:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    with understood(StatusFormError, "it is no plugin that this version of plugind knows"):
+    with wrong_form_is(StatusFormError, "it is no plugin that this version of plugind knows"):
         return _plugin_of(content)
 
 
@@ -40,7 +40,7 @@ def resource_from_json(content: object) -> ResourceStatus:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    with understood(StatusFormError, "it is no resource that this version of plugind knows"):
+    with wrong_form_is(StatusFormError, "it is no resource that this version of plugind knows"):
         return _resource_of(content)
 
 

@@ -38,7 +38,7 @@ def words_of(error: Exception) -> str:
 
 
 @contextmanager
-def understood(error: type[Exception], what: str) -> Iterator[None]:
+def wrong_form_is(error: type[Exception], what: str) -> Iterator[None]:
     """Raise ``error`` with the words ``what`` if the block reads JSON of the wrong form."""
     try:
         yield

@@ -25,7 +25,7 @@ from .json_values import (
     owner_of,
     request_of,
     texts,
-    understood,
+    wrong_form_is,
 )
 from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from .values import (
@@ -94,7 +94,7 @@ def lease_from_json(content: object) -> Lease:
     Raises:
       LeaseJsonError: if it is not of that form.
     """
-    with understood(LeaseJsonError, "it is no lease that this version of plugind knows"):
+    with wrong_form_is(LeaseJsonError, "it is no lease that this version of plugind knows"):
         return _lease_of(content)
 
 
@@ -127,7 +127,7 @@ def failure_from_json(content: Any) -> Failure:
     Raises:
       LeaseJsonError: if it is not of that form: other errors of the status socket have no ``problem``.
     """
-    with understood(LeaseJsonError, "it is no failure that this version of plugind knows"):
+    with wrong_form_is(LeaseJsonError, "it is no failure that this version of plugind knows"):
         return Failure(
             Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"])
         )
@@ -147,7 +147,7 @@ def place_from_json(content: Any) -> InLine | None:
     """
     if not isinstance(content, dict) or "place" not in content:
         return None
-    with understood(LeaseJsonError, "it is no place in line that this version of plugind knows"):
+    with wrong_form_is(LeaseJsonError, "it is no place in line that this version of plugind knows"):
         text, holders = exactly(str, content["why"]), every(_lease_of, content["holders"])
         return InLine(exactly(int, content["place"]), Failure(Problem.UNAVAILABLE, text, holders))
 
@@ -168,7 +168,7 @@ def released_from_json(content: Any) -> Released:
     Raises:
       LeaseJsonError: if it is not of that form.
     """
-    with understood(LeaseJsonError, "it does not say what was released"):
+    with wrong_form_is(LeaseJsonError, "it does not say what was released"):
         return Released(
             texts(content["released"]), texts(content["unknown"]), exactly_or_none(str, content.get("unwritten"))
         )
@@ -190,7 +190,7 @@ def snapshot_from_json(content: Any, time: float) -> LeasesSnapshot:
     Raises:
       LeaseJsonError: if they are not of that form.
     """
-    with understood(LeaseJsonError, "these are no leases that this version of plugind knows"):
+    with wrong_form_is(LeaseJsonError, "these are no leases that this version of plugind knows"):
         withheld, problem = (exactly_or_none(str, content[key]) for key in ("withheld", "problem"))
         return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..values import value
-from .json_values import answer_of, answer_to_json, owner_of, request_of, texts, understood
+from .json_values import answer_of, answer_to_json, owner_of, request_of, texts, wrong_form_is
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -139,7 +139,7 @@ def lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
     Raises:
       RowError: if the row cannot be understood.
     """
-    with understood(RowError, f"the row of the lease {row.id} cannot be understood"):
+    with wrong_form_is(RowError, f"the row of the lease {row.id} cannot be understood"):
         return _lease_of(row, devices)
 
 
