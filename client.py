@@ -40,7 +40,7 @@ if _typing.TYPE_CHECKING:
         NotReadyError,
     )
     from .actors.client.holding import HeldLease
-    from .actors.client.serving import HandlerAsk, Serving
+    from .actors.client.serving import HandlerAsk, Serving, SyncHandlerAsk, SyncServing
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.replies import Problem
@@ -75,6 +75,8 @@ __all__ = [
     "Serving",
     "StateName",
     "SyncClient",
+    "SyncHandlerAsk",
+    "SyncServing",
     "SyncWatch",
     "Watch",
 ]
@@ -106,6 +108,8 @@ if not _typing.TYPE_CHECKING:
         "Serving": ".actors.client.serving",
         "StateName": ".protocol.plugins.status",
         "SyncClient": ".actors.client.sync",
+        "SyncHandlerAsk": ".actors.client.serving",
+        "SyncServing": ".actors.client.serving",
         "SyncWatch": ".actors.client.sync",
         "Watch": ".actors.client.client",
     }
