@@ -17,7 +17,7 @@ import trio
 
 from .actors.discovery.roots import RootBusyError
 from .actors.handlers.handler import Handler
-from .actors.leases.embedding import LeaseCalls, request_of
+from .actors.leases.embedding import LeaseCalls
 from .actors.logs.lines import STANDARD, StandardLog
 from .actors.messaging.callers import LaggedError, NodeEndedError
 from .actors.messaging.mailbox import send
@@ -32,7 +32,7 @@ from .protocol.handlers.facts_asking import ask_for_facts
 from .protocol.health.progress import Condition
 from .protocol.leases.drains import Drain, DrainTarget
 from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
-from .protocol.leases.values import Lease
+from .protocol.leases.values import Lease, request_of
 from .protocol.logs.lines import Logger
 from .protocol.messages.config import ConfigurationRead
 from .protocol.messages.discovery import RescanNow
@@ -303,7 +303,7 @@ class Supervisor:
           AllocationError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
           NodeEndedError: if the node ends before that.
         """
-        request = request_of(wanted, ids, include, labels, pool, ignore_missing=ignore_missing)
+        request = request_of(wanted, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing)
         return self._lease_calls.allocate(request, id, wait)
 
     async def leases(self) -> LeasesSnapshot:

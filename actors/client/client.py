@@ -13,7 +13,7 @@ from ...protocol.client.status_values import plugin_from_json, resource_from_jso
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.leases_json import lease_from_json
-from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request
+from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request, request_of
 from ...protocol.plugins.devices import ResourceState, ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import Backend
@@ -35,7 +35,6 @@ from .lease_calls import (
     owner_of,
     release,
     renewal,
-    request_of,
     undraining,
 )
 from .paths import default_status_path
@@ -285,22 +284,20 @@ class Client:
                 print(held.lease.devices["vendor.com/gpu"])
 
         So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
-        block, or with the process. A daemon that is started again within a minute finds the lease still held.
-        If the lease ends before the block, since somebody has released it, the block is cancelled. If no
-        daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
+        block, or with the process and all that it has forked. If the daemon is started again, the connection comes back
+        within a minute, and the lease stays. If the lease ends before the block, since somebody has released it,
+        ``held.lost`` says why. Then the block of a :class:`Client` is cancelled, and the end of any block raises an
+        error. If no daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
 
         Raises:
           LeaseFailedError: if there is no such lease.
           LeaseLostError: if the lease has ended before the block.
         """
-        from .on_anyio import cancelled_if_lost
-
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        keeper = await self._kept(LeaseBody(request, ConnectionOwner(), id, wait))
-        async with cancelled_if_lost(keeper), self._ending(keeper):
-            yield keeper.held
+        async with self._held(LeaseBody(request, ConnectionOwner(), id, wait)) as held:
+            yield held
 
     async def take(
         self,
@@ -412,6 +409,14 @@ class Client:
             await self._try_to_release(lease.id)
             raise
         await self._end(lease.id)
+
+    @asynccontextmanager
+    async def _held(self, asked: LeaseBody) -> AsyncIterator[HeldLease]:
+        from .on_anyio import cancelled_if_lost  # The synchronous client has another way.
+
+        keeper = await self._kept(asked)
+        async with cancelled_if_lost(keeper), self._ending(keeper):
+            yield keeper.held
 
     async def _kept(self, asked: LeaseBody) -> Keeper:
         keeper = Keeper(self._backend, self.path, self.timeout)

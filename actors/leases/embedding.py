@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
@@ -15,7 +15,7 @@ from ...protocol.leases import messages as m
 from ...protocol.leases.asked_json import RequestError, drain_body_from_json, target_to_json
 from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.messages import Failure, LeasesSnapshot, Problem, Released, new_ticket
-from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
+from ...protocol.leases.values import Lease, ProcessOwner, Request
 from ..messaging.callers import Callers, NodeEndedError
 from ..messaging.mailbox import send
 from .unit import LeaseUnit
@@ -24,26 +24,6 @@ T = TypeVar("T")
 
 #: Seconds that the release at the end of a block may take.
 RELEASE_TIMEOUT = 5.0
-
-
-def request_of(
-    wanted: Mapping[str, int],
-    ids: Sequence[str],
-    include: Sequence[str],
-    labels: Mapping[str, str] | None,
-    pool: str | None,
-    *,
-    ignore_missing: bool,
-) -> Request:
-    """Return the request that the words of a program make up."""
-    return Request(
-        tuple(Wanted(resource, count) for resource, count in wanted.items()),
-        tuple(ids),
-        tuple(include),
-        pool,
-        tuple(sorted((labels or {}).items())),
-        ignore_missing=ignore_missing,
-    )
 
 
 class LeaseCalls:

@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from ..checks import copied
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .info import wrong_with_resource
@@ -38,10 +39,6 @@ class StaticResourceError(ConfigError):
         self.problems = problems
 
 
-def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
-    return dict(given)
-
-
 @attrs.frozen
 class StaticResource:
     """A resource whose devices are device nodes of the machine.
@@ -53,7 +50,7 @@ class StaticResource:
     #: Absolute paths with ``*``, ``?`` and ``[…]``: each device node or link that matches is a device.
     paths: tuple[str, ...] = ()
     #: Instead of paths, the attributes of the devices in sysfs; their values can have ``*``, ``?`` and ``[…]``.
-    match: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    match: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
     #: The id of a device, made of its ``{name}``, which is the last part of its path, of its attributes, and of the
     #: ``{uuid}`` of a GPU of NVIDIA.
     id: str = "{name}"
@@ -61,7 +58,7 @@ class StaticResource:
     nodes: tuple[str, ...] = ()
     #: Variables for whoever leases devices, made of the ``{path}``, ``{link}``, ``{id}`` and ``{uuid}`` of each, joined
     #: by commas.
-    env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
     #: What a container may do with the nodes: some of ``r``, ``w`` and ``m``.
     permissions: str = "rw"
     #: How many leases can have a device at once.

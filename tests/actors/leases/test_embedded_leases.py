@@ -8,7 +8,6 @@ import trio
 
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.drains import DrainTarget
 from plugind.protocol.leases.messages import BindAsked, Failure, LeasesSnapshot, Problem, RecoverAsked
@@ -16,6 +15,7 @@ from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseS
 from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
 from plugind.testing import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.fuzz.lease_stores import SimulatedLeaseStore
 
 GPU = "vendor.com/gpu"
 TWO = (Device("gpu-0"), Device("gpu-1"))
