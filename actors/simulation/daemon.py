@@ -39,9 +39,9 @@ class DaemonTestError(AssertionError):
 
 
 def _is_refused(plugin: PluginStatus) -> bool:
-    # A plugin whose name is known, that is parked and was told nothing waits for the process that is its handler.
-    was_told = plugin.called or any(step is Step.NOTIFY for step, _ in plugin.steps)
-    return plugin.state is StateName.WAITING or (plugin.state is StateName.PARKED and was_told)
+    # A plugin that was told nothing waits for the process that is its handler, or because its last life was short.
+    was_told = not plugin.last_known and (plugin.called or any(step is Step.NOTIFY for step, _ in plugin.steps))
+    return plugin.state in (StateName.WAITING, StateName.PARKED) and was_told
 
 
 class PluginProcess:
@@ -142,7 +142,7 @@ class RunningDaemon:
         return process
 
     def registered(self, name: str, *, within: float = _GRACE) -> PluginStatus:
-        """Return the status of the plugin of that ``name`` once it is registered.
+        """Return the status of the plugin of that ``name`` once it is registered and serves.
 
         Raises:
           DaemonTestError: as soon as it is refused, all processes have ended, or ``within`` seconds are over.
@@ -150,7 +150,7 @@ class RunningDaemon:
 
         def look() -> PluginStatus | None:
             plugins = self.client.list(name)
-            found = next((plugin for plugin in plugins if plugin.state in _REGISTERED), None)
+            found = next(filter(self._is_registered, plugins), None)
             if found is None and any(map(_is_refused, plugins)):
                 raise self._error(f"{name} is refused")
             return found
@@ -166,7 +166,7 @@ class RunningDaemon:
 
         def look() -> PluginStatus | None:
             plugins = self.client.list(name)
-            if any(plugin.state in _REGISTERED for plugin in plugins):
+            if any(map(self._is_registered, plugins)):
                 raise self._error(f"{name} is registered")
             return next(filter(_is_refused, plugins), None)
 
@@ -196,6 +196,11 @@ class RunningDaemon:
         """Return once the daemon answers. Raises DaemonTestError if it ends, or takes too long."""
         self._wait(self.client.list, "the daemon does not answer", 3 * _GRACE)
 
+    def _is_registered(self, plugin: PluginStatus) -> bool:
+        # A plugin whose process has ended stays registered until the next process has its socket.
+        has_ended = any(process.pid == plugin.pid and process.code is not None for process in self.processes)
+        return plugin.state in _REGISTERED and plugin.serving is not False and not has_ended
+
     def _wait(self, look: Callable[[], T | None], failure: str, within: float) -> T:
         deadline = time.monotonic() + within
         while True:
@@ -215,13 +220,14 @@ class RunningDaemon:
 
     def _error(self, what: str) -> DaemonTestError:
         processes = (*self.processes, self._daemon)
-        return DaemonTestError("\n\n".join([what, *self._sockets(), *(process.told() for process in processes)]))
+        return DaemonTestError("\n\n".join([what, *self._statuses(), *(process.told() for process in processes)]))
 
-    def _sockets(self) -> Iterator[str]:
-        """Yield what the daemon says of each socket."""
+    def _statuses(self) -> Iterator[str]:
+        """Yield what the daemon says of each socket, and of each resource."""
         try:
             for plugin in self.client.list():
                 yield "\n".join(_told(self.client.describe(plugin.socket)[0]))
+            yield from map(_counted, self.client.devices())
         except ClientError as error:
             yield str(error)
 
@@ -233,10 +239,20 @@ class RunningDaemon:
 
 
 def _told(plugin: PluginStatus) -> Iterator[str]:
-    yield f"{plugin.socket}: {plugin.type} {plugin.name} is {plugin.state}, attempt {plugin.attempt}: {plugin.cause}"
+    who = " ".join(filter(None, (plugin.type, plugin.name))) or "a plugin without a name"
+    why = f": {plugin.cause}" if plugin.cause else ""
+    serving = ", not serving" if plugin.serving is False else ""
+    yield f"{plugin.socket}: {who} is {plugin.state}{serving}, attempt {plugin.attempt}{why}"
     for entry in plugin.history:
         step = "" if entry.step is None else f" ({entry.step})"
         yield f"  {entry.state}{step}: {entry.reason}" if entry.reason else f"  {entry.state}{step}"
+
+
+def _counted(resource: ResourceStatus) -> str:
+    why = f" ({resource.reason})" if resource.reason else ""
+    unhealthy = [f"\n  {device.id} is {device.health}" for device in resource.devices() if not device.healthy]
+    healthy = f"{resource.allocatable} of {resource.capacity} devices are healthy"
+    return f"{resource.name} is {resource.state}{why}: {healthy}{''.join(unhealthy[:_LINES])}"
 
 
 @contextmanager

@@ -68,6 +68,28 @@ def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_know
     assert node.refused("red.example.com").state is StateName.PARKED
 
 
+def test_a_plugin_that_starts_again_is_waited_for_although_the_old_one_stays_registered(node: RunningDaemon) -> None:
+    """Its short life delays it, which is no refusal."""
+    options = ("--type", "DevicePlugin", "--device", "a=/dev/null")
+    old = fake(node, "x.com/again", *options)
+    first = node.registered("x.com/again", within=60)
+    old.kill()
+    old.wait()
+    new = fake(node, "x.com/again", *options)
+    second = node.registered("x.com/again", within=60)
+    assert (first.pid, second.pid) == (old.pid, new.pid)
+
+
+def test_a_wait_for_devices_that_fails_names_those_that_are_unhealthy(node: RunningDaemon) -> None:
+    options = ("--device", "a=/dev/null", "--device", "b=/dev/zero", "--command", "unhealthy b")
+    fake(node, "x.com/broken", "--type", "DevicePlugin", *options)
+    node.devices("x.com/broken", healthy=1, within=60)
+    with pytest.raises(DaemonTestError) as raised:
+        node.devices("x.com/broken", healthy=2, within=0.1)
+    assert "\nx.com/broken is listed: 1 of 2 devices are healthy\n  b is Unhealthy\n" in str(raised.value)
+    assert "DevicePlugin x.com/broken is registered, attempt 1\n" in str(raised.value)
+
+
 def test_a_wait_for_a_refusal_fails_once_the_plugin_is_registered(node: RunningDaemon) -> None:
     fake(node, "x.com/taken", "--type", "DevicePlugin", "--device", "a=/dev/null")
     with pytest.raises(DaemonTestError, match=r"^x.com/taken is registered\n"):
