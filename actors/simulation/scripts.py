@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import attrs
 import trio
+from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
+from ...protocol.errors import PluginError
 from ...protocol.plugins.info import Plugin
 from ...protocol.settings.config import Config
 from ..handlers.handler import Handler, check_handler, policy_of, takes_link
@@ -50,7 +53,8 @@ def play(
     ``invariant`` is called when the node has come to rest after some of the acts, and at the end, when all plugins work
     again. It gets the handler and the plugins that the handler has, the oldest first: ``register`` has returned for
     them, and ``deregister`` was not called. It raises an error, such as that of an ``assert``, if something is wrong.
-    The error gets a note with the acts so far, and with what repeats them.
+    An error of ``validate``, ``register`` or ``deregister`` that is a fault of the handler is raised, too. The error
+    gets a note with the acts so far, and with what repeats them.
 
     The function starts Trio itself, with a clock of its own. Call it from a test that is not ``async``.
 
@@ -90,6 +94,8 @@ async def _play(
 
     async def check() -> None:
         await node.settled(patience=0)
+        if recorded.fault is not None:
+            raise recorded.fault
         invariant(handler, [*recorded.has.values()])
 
     try:
@@ -116,18 +122,33 @@ class _Recorded:
         if hasattr(handler, "follow"):
             self.follow = handler.follow
         self.has: dict[tuple[str, int], Plugin] = {}
+        #: The first error that is no refusal, and no answer of a plugin.
+        self.fault: Exception | None = None
 
     async def validate(self, plugin: Plugin) -> None:
-        await _awaited(self._handler.validate(plugin))
+        with self._noting():
+            await _awaited(self._handler.validate(plugin))
 
     async def register(self, plugin: Plugin, link: Link) -> None:
         register = self._handler.register
-        await _awaited(register(plugin, link) if takes_link(register) else register(plugin))
+        with self._noting():
+            await _awaited(register(plugin, link) if takes_link(register) else register(plugin))
         self.has[plugin.socket, plugin.generation] = plugin
 
     async def deregister(self, plugin: Plugin) -> None:
         self.has.pop((plugin.socket, plugin.generation), None)
-        await _awaited(self._handler.deregister(plugin))
+        with self._noting():
+            await _awaited(self._handler.deregister(plugin))
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (PluginError, GRPCError):
+            raise
+        except Exception as error:
+            self.fault = self.fault or error
+            raise
 
 
 async def _awaited(answer: Awaitable[None] | None) -> None:

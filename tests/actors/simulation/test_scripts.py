@@ -111,6 +111,17 @@ def test_a_call_of_pytest_fail_gets_the_notes_too() -> None:
     assert caught.value.__notes__[-1].startswith("Repeat them with play(..., seed=0, acts=")
 
 
+def test_an_error_of_the_handler_is_raised_whatever_the_invariant_says() -> None:
+    class Broken(Names):
+        async def deregister(self, plugin: Plugin) -> None:
+            raise KeyError(plugin.name)
+
+    with pytest.raises(KeyError) as caught:
+        play(Broken, PLUGINS, invariant=lambda _, __: None, seed=0)
+    assert caught.traceback[-1].name == "deregister"
+    assert caught.value.__notes__[-1].startswith("Repeat them with play(..., seed=0, acts=")
+
+
 async def test_every_kind_of_act_is_played(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         lives = Lives(node, PLUGINS, random.Random(0))
