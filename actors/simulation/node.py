@@ -632,7 +632,9 @@ class SimulatedNode:
     def _explained(self, path: str) -> str:
         """Describe the status of a socket, and the calls of its plugin, in lines."""
         status, plugged = self._statuses.get(path), self._plugged.get(path)
-        shown = "is not there" if status is None else f"is {status.state} (attempt {status.attempt}): {status.reason}"
+        shown = "is not there" if status is None else f"is {status.state} (attempt {status.attempt})"
+        if status is not None and status.reason is not None:
+            shown += f": {status.reason}"
         if status is not None and status.next_try is not None:
             shown += f"; it is tried again at {_rounded(status.next_try):g} s"
         lines = [f"  {path} {shown}"]

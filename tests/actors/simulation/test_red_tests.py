@@ -46,7 +46,8 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         with pytest.raises(
-            NotRegisteredError, match=r"blue is not registered after 600 s\n  /plugins/a.sock is registered"
+            NotRegisteredError,
+            match=r"blue is not registered after 600 s\n  /plugins/a.sock is registered \(attempt 1\)\n",
         ):
             await node.wait_for("blue")
         with pytest.raises(NotRegisteredError, match=r"/plugins/b.sock is not registered after 5 s\n  /plugins/a.sock"):
