@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
     from .actors.node.supervision import GaveUpError
-    from .actors.status.memory import StatusConfig
     from .protocol.backoff import Backoff, RestartIntensity
-    from .protocol.devices.messages import ResourceChanged
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
@@ -31,22 +29,20 @@ if TYPE_CHECKING:
     from .protocol.health.checks import HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.mapped import ResourceConfig
-    from .protocol.leases.replies import LeaseChanged, LeasesSnapshot, Problem, Released
+    from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
     from .protocol.logs.limits import LogLimits
     from .protocol.messages.reconciler import RetryAnswer
-    from .protocol.messages.status import PluginChanged, Snapshot
-    from .protocol.plugins.devices import DevicesSnapshot
+    from .protocol.messages.status import Snapshot
     from .protocol.plugins.health import Health
     from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
     from .protocol.plugins.static_devices import StaticResource
-    from .protocol.plugins.status import PluginCounts
     from .protocol.settings.config import Config, DevicePluginDirectory, Root, Timeouts
     from .protocol.status.metrics_config import MetricsConfig
     from .protocol.trust.users import Trust
     from .protocol.version import __version__
     from .protocol.wire.limits import Limits
-    from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
+    from .supervisor import LaggedError, NodeEndedError, RootBusyError, Supervisor
 
 __all__ = [
     "AllocationError",
@@ -64,7 +60,6 @@ __all__ = [
     "DRADriverUnknownError",
     "DRAError",
     "DevicePluginDirectory",
-    "DevicesSnapshot",
     "GaveUpError",
     "Handler",
     "Health",
@@ -73,11 +68,9 @@ __all__ = [
     "InstancePolicy",
     "LaggedError",
     "Lease",
-    "LeaseChanged",
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
-    "LeasesSnapshot",
     "Limits",
     "Link",
     "LogLimits",
@@ -85,15 +78,10 @@ __all__ = [
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
-    "PluginChanged",
-    "PluginCounts",
     "PluginError",
     "Pool",
-    "Ports",
     "PreparedDevice",
     "Problem",
-    "Released",
-    "ResourceChanged",
     "ResourceConfig",
     "RestartIntensity",
     "RetryAnswer",
@@ -101,7 +89,6 @@ __all__ = [
     "RootBusyError",
     "Snapshot",
     "StaticResource",
-    "StatusConfig",
     "Supervisor",
     "Timeouts",
     "Trust",
@@ -127,7 +114,6 @@ if not TYPE_CHECKING:
         "DRADriverUnknownError": ".protocol.handlers.dra_claims",
         "DRAError": ".protocol.handlers.dra_claims",
         "DevicePluginDirectory": ".protocol.settings.config",
-        "DevicesSnapshot": ".protocol.plugins.devices",
         "GaveUpError": ".actors.node.supervision",
         "Handler": ".actors.handlers.handler",
         "Health": ".protocol.plugins.health",
@@ -136,11 +122,9 @@ if not TYPE_CHECKING:
         "InstancePolicy": ".protocol.plugins.info",
         "LaggedError": ".supervisor",
         "Lease": ".protocol.leases.values",
-        "LeaseChanged": ".protocol.leases.replies",
         "LeaseLimits": ".protocol.leases.config",
         "LeaseUsers": ".protocol.leases.config",
         "LeasesConfig": ".protocol.leases.config",
-        "LeasesSnapshot": ".protocol.leases.replies",
         "Limits": ".protocol.wire.limits",
         "Link": ".actors.handlers.link",
         "LogLimits": ".protocol.logs.limits",
@@ -148,15 +132,10 @@ if not TYPE_CHECKING:
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
         "Plugin": ".protocol.plugins.info",
-        "PluginChanged": ".protocol.messages.status",
-        "PluginCounts": ".protocol.plugins.status",
         "PluginError": ".protocol.errors",
         "Pool": ".protocol.leases.values",
-        "Ports": ".supervisor",
         "PreparedDevice": ".protocol.handlers.dra_claims",
         "Problem": ".protocol.leases.replies",
-        "Released": ".protocol.leases.replies",
-        "ResourceChanged": ".protocol.devices.messages",
         "ResourceConfig": ".protocol.leases.mapped",
         "RestartIntensity": ".protocol.backoff",
         "RetryAnswer": ".protocol.messages.reconciler",
@@ -164,7 +143,6 @@ if not TYPE_CHECKING:
         "RootBusyError": ".supervisor",
         "Snapshot": ".protocol.messages.status",
         "StaticResource": ".protocol.plugins.static_devices",
-        "StatusConfig": ".actors.status.memory",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.settings.config",
         "Trust": ".protocol.trust.users",

@@ -57,7 +57,7 @@ from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.settings.config import Config, Root
 from ...protocol.trust.users import Users
-from ...supervisor import Ports, Supervisor
+from ...supervisor import NodeSupervisor, Supervisor
 from ..devices.directory import RealDeviceDirectory
 from ..devices.state import MemoryStore
 from ..grpc.server.serve import Service
@@ -66,9 +66,10 @@ from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
 from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
-from ..logs.lines import STANDARD
+from ..logs.lines import STANDARD, logger_of
 from ..messaging.mailbox import Inbox
-from ..node.ports import NodeState
+from ..node.node import Node
+from ..node.ports import NodeState, Ports
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .device_nodes import MemoryNodes
@@ -307,13 +308,14 @@ class SimulatedNode:
         )
         # Dates are virtual, too, because some are among the facts of plugins.
         status = StatusConfig(wall=trio.current_time)
-        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, status_config=status, log=self._log)
+        node = Node(self.config, self._handlers, ports, status, logger_of(self._log))
+        supervisor = NodeSupervisor(node)
         reading = trio.CancelScope()
         assert self._world is not None
         try:
             with self._daemon:
                 # The subscription covers the whole run, so no change is missed.
-                async with supervisor.changes() as changes:
+                async with node.changes() as changes:
                     self._world.start_soon(self._read, changes, reading)
                     try:
                         async with supervisor:

@@ -42,7 +42,7 @@ def users(node: SimulatedNode, *paths: str) -> list[dict[int, str]]:
 
 async def health(node: SimulatedNode) -> dict[str, str]:
     await trio.sleep(1)
-    found = (await node.supervisor.devices()).find(SERIAL)
+    found = (await node.supervisor.internals.resources()).find(SERIAL)
     assert found is not None
     return {device.id: device.health for device in found.devices()}
 

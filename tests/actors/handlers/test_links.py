@@ -168,10 +168,10 @@ async def test_a_follow_that_shields_itself_holds_deregister_for_five_seconds(au
     async with followed(handler) as (node, plugin):
         plugin.stop()
         await node.settled()
-        unfinished = node.supervisor.unfinished().calls
+        unfinished = node.supervisor.internals.unfinished().calls
         assert unfinished == ("follow of red.example.com (/plugins/red.sock) in the handler for Colour",)
         await trio.sleep(100)
-        assert node.supervisor.unfinished().calls == ()
+        assert node.supervisor.internals.unfinished().calls == ()
     assert handler.calls == [(0.0, "register 1"), (0.0, "follow 1"), (5.0, "deregister 1"), (60.0, "unfollow 1")]
 
 
@@ -184,7 +184,7 @@ async def test_a_follow_that_shields_itself_holds_up_no_other_actor_when_the_nod
         supervisor = node.supervisor
         nursery.start_soon(node.stop)
         await trio.sleep(5.5)
-        unfinished = supervisor.unfinished()
+        unfinished = supervisor.internals.unfinished()
         assert unfinished.actors == ("links",)
         assert unfinished.calls == ("follow of red.example.com (/plugins/red.sock) in the handler for Colour",)
 
