@@ -27,7 +27,7 @@ each :class:`CSICall`. A :class:`FakeDRADriver` prepares claims and sends a :cla
 :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
-:class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
+:class:`Takes`; it records each :class:`HandlerCall`. With ``follows=True`` it also follows its plugins, and has their
 links. :func:`play` lets plugins appear, change and fail at random, by seed, and checks an invariant of your handler.
 
 **Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
@@ -52,7 +52,7 @@ from .actors.simulation.device_plugins import AllocationCall, FakeDevices
 from .actors.simulation.directory import MemoryDirectory
 from .actors.simulation.dra_drivers import DRACall, FakeDRADriver
 from .actors.simulation.faults import ACTORS, InjectedError
-from .actors.simulation.handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
+from .actors.simulation.handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
 from .actors.simulation.network import Accepting, MemoryNetwork
 from .actors.simulation.node import (
     DEFAULT_CONFIG,
@@ -90,7 +90,6 @@ __all__ = [
     "FakeCSIDriver",
     "FakeDRADriver",
     "FakeDevices",
-    "FakeFollower",
     "FakeHandler",
     "FakePlugin",
     "HandlerCall",

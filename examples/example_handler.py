@@ -38,6 +38,8 @@ SUPPORTED_VERSIONS = ("v1beta2", "v1beta1")
 class ExampleHandler:
     """Registers example plugins, with the newest version of the example service that both sides support."""
 
+    follow = None
+
     #: If two sockets offer the same name, both are kept, and the newer one is active.
     instances = InstancePolicy.NEWEST
 

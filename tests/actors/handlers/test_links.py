@@ -26,7 +26,7 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.supervisor import Supervisor
-from plugind.testing import FakeFollower, FakeHandler, FakePlugin, Hangs, InjectedError, PluggedIn, SimulatedNode, Takes
+from plugind.testing import FakeHandler, FakePlugin, Hangs, InjectedError, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.timelines import shown
 
 Follow = Callable[[Plugin, Link], Awaitable[None]]
@@ -314,7 +314,7 @@ async def test_a_link_says_whether_another_plugin_has_the_endpoint(autojump_cloc
 
 async def test_a_plugin_that_lost_its_endpoint_before_it_was_registered_is_told_so(autojump_clock: MockClock) -> None:
     """Fault 79: its link is opened after another plugin has come to serve there."""
-    handler = FakeFollower().script("validate", Takes(5.0), name="slow")
+    handler = FakeHandler(follows=True).script("validate", Takes(5.0), name="slow")
     async with node_with(handler) as node:
         node.plug("a.sock", FakePlugin("Colour", "slow", endpoint="/plugins/b.sock"))
         await trio.sleep(1)

@@ -16,7 +16,6 @@ from plugind.testing import (
     DEFAULT_CONFIG,
     Call,
     Fails,
-    FakeFollower,
     FakeHandler,
     FakePlugin,
     Hangs,
@@ -90,7 +89,7 @@ async def test_an_instance_that_leaves_while_another_registers_is_deregistered_a
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 21: neither its crash nor its wait ends the link, but its Deregister does."""
-    handler = FakeFollower()
+    handler = FakeHandler(follows=True)
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         first = node.plug("a.sock", red())
         await trio.sleep(1.0)

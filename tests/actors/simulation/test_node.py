@@ -193,6 +193,8 @@ async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: M
     """A user needs only services on grpclib's base classes, and a handler with three methods."""
 
     class Own:
+        follow = None
+
         def __init__(self) -> None:
             self.kept: list[str] = []
 
