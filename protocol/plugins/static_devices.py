@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from ..checks import refusing_text
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .info import wrong_with_resource
@@ -33,7 +34,7 @@ def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
     return dict(given)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class StaticResource:
     """A resource whose devices are device nodes of the machine.
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import attrs
 
 from ..backoff import Backoff, RestartIntensity
-from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none
+from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none, refusing_text
 from ..discovery.device_directory import USUAL_NAME
 from ..discovery.roots import Root, without_slash
 from ..errors import ConfigError, ValidationError
@@ -74,7 +74,7 @@ class DevicePluginDirectory:
         return self.directory == device_plugins_beside(())
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class Config:
     """A node's configuration.
 
