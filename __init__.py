@@ -26,14 +26,15 @@ if TYPE_CHECKING:
         DRAError,
         PreparedDevice,
     )
-    from .protocol.health.checks import HealthChecks
+    from .protocol.health.checks import Checked, HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.mapped import ResourceConfig
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
     from .protocol.logs.limits import LogLimits
+    from .protocol.logs.lines import Level, Logger
     from .protocol.messages.reconciler import RetryAnswer
-    from .protocol.messages.status import Snapshot
+    from .protocol.messages.status import RootStatus, Snapshot
     from .protocol.plugins.health import Health
     from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
     from .protocol.plugins.static_devices import StaticResource
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from .protocol.status.metrics_config import MetricsConfig
     from .protocol.trust.users import Trust
     from .protocol.version import __version__
-    from .protocol.wire.limits import Limits
+    from .protocol.wire.limits import WireLimits
     from .supervisor import LaggedError, NodeEndedError, RootBusyError, Supervisor
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Backoff",
     "CSIConfig",
     "Channel",
+    "Checked",
     "Config",
     "ConfigError",
     "DRAAnswerError",
@@ -71,9 +73,10 @@ __all__ = [
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
-    "Limits",
+    "Level",
     "Link",
     "LogLimits",
+    "Logger",
     "MetricsConfig",
     "NoConnectionError",
     "NodeEndedError",
@@ -87,11 +90,13 @@ __all__ = [
     "RetryAnswer",
     "Root",
     "RootBusyError",
+    "RootStatus",
     "Snapshot",
     "StaticResource",
     "Supervisor",
     "Timeouts",
     "Trust",
+    "WireLimits",
     "__version__",
 ]
 
@@ -103,6 +108,7 @@ if not TYPE_CHECKING:
         "Backoff": ".protocol.backoff",
         "CSIConfig": ".protocol.handlers.csi",
         "Channel": ".actors.grpc.client.channel",
+        "Checked": ".protocol.health.checks",
         "Config": ".protocol.settings.config",
         "ConfigError": ".protocol.errors",
         "DRAAnswerError": ".protocol.handlers.dra_claims",
@@ -125,9 +131,10 @@ if not TYPE_CHECKING:
         "LeaseLimits": ".protocol.leases.config",
         "LeaseUsers": ".protocol.leases.config",
         "LeasesConfig": ".protocol.leases.config",
-        "Limits": ".protocol.wire.limits",
+        "Level": ".protocol.logs.lines",
         "Link": ".actors.handlers.link",
         "LogLimits": ".protocol.logs.limits",
+        "Logger": ".protocol.logs.lines",
         "MetricsConfig": ".protocol.status.metrics_config",
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
@@ -141,11 +148,13 @@ if not TYPE_CHECKING:
         "RetryAnswer": ".protocol.messages.reconciler",
         "Root": ".protocol.settings.config",
         "RootBusyError": ".supervisor",
+        "RootStatus": ".protocol.messages.status",
         "Snapshot": ".protocol.messages.status",
         "StaticResource": ".protocol.plugins.static_devices",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.settings.config",
         "Trust": ".protocol.trust.users",
+        "WireLimits": ".protocol.wire.limits",
         "__version__": ".protocol.version",
     }
 

@@ -9,7 +9,7 @@ instead.
     from plugind.client import SyncClient
 
     client = SyncClient()
-    client.wait("csi.example.com", timeout=120)
+    client.wait_for("csi.example.com", timeout=120)
     for plugin in client.list():
         print(plugin.name, plugin.state)
     with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
@@ -44,13 +44,15 @@ if _typing.TYPE_CHECKING:
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.replies import Problem
-    from .protocol.leases.values import Lease, LeaseState
+    from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
-    from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
+    from .protocol.plugins.devices import DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
     from .protocol.plugins.health import Health
-    from .protocol.plugins.status import PluginStatus, StateName
+    from .protocol.plugins.status import HistoryEntry, PluginStatus, StateName
+    from .protocol.words import Step
 
 __all__ = [
+    "Answer",
     "AskKind",
     "Client",
     "ClientError",
@@ -59,12 +61,16 @@ __all__ = [
     "HandlerAsk",
     "Health",
     "HeldLease",
+    "HistoryEntry",
     "Instance",
+    "InstanceStatus",
     "Lease",
     "LeaseFailedError",
     "LeaseLostError",
     "LeaseState",
+    "Mount",
     "NoDaemonError",
+    "Node",
     "NotReadyError",
     "PluginStatus",
     "Problem",
@@ -74,6 +80,7 @@ __all__ = [
     "RoleTold",
     "Serving",
     "StateName",
+    "Step",
     "SyncClient",
     "SyncWatch",
     "Watch",
@@ -82,6 +89,7 @@ __all__ = [
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
     _HOMES = {
+        "Answer": ".protocol.leases.values",
         "AskKind": ".protocol.handlers.remote",
         "Client": ".actors.client.client",
         "ClientError": ".actors.client.errors",
@@ -90,12 +98,16 @@ if not _typing.TYPE_CHECKING:
         "HandlerAsk": ".actors.client.serving",
         "Health": ".protocol.plugins.health",
         "HeldLease": ".actors.client.holding",
+        "HistoryEntry": ".protocol.plugins.status",
         "Instance": ".protocol.handlers.remote",
+        "InstanceStatus": ".protocol.plugins.devices",
         "Lease": ".protocol.leases.values",
         "LeaseFailedError": ".actors.client.errors",
         "LeaseLostError": ".actors.client.errors",
         "LeaseState": ".protocol.leases.values",
+        "Mount": ".protocol.leases.values",
         "NoDaemonError": ".actors.client.errors",
+        "Node": ".protocol.leases.values",
         "NotReadyError": ".actors.client.errors",
         "PluginStatus": ".protocol.plugins.status",
         "Problem": ".protocol.leases.replies",
@@ -105,6 +117,7 @@ if not _typing.TYPE_CHECKING:
         "RoleTold": ".protocol.handlers.remote",
         "Serving": ".actors.client.serving",
         "StateName": ".protocol.plugins.status",
+        "Step": ".protocol.words",
         "SyncClient": ".actors.client.sync",
         "SyncWatch": ".actors.client.sync",
         "Watch": ".actors.client.client",

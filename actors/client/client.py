@@ -76,7 +76,7 @@ class Client:
 
         async def main() -> None:
             client = Client()
-            await client.wait("csi.example.com")
+            await client.wait_for("csi.example.com")
             for plugin in await client.list():
                 print(plugin.name, plugin.state)
 
@@ -130,7 +130,7 @@ class Client:
         async with self._lines("/watch") as found:
             yield Watch(found, plugin_from_json)
 
-    async def wait(self, *names: str, timeout: float = 60.0) -> None:
+    async def wait_for(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
 
         Raises:

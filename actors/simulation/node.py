@@ -494,7 +494,7 @@ class SimulatedNode:
         """Return the absolute path of ``socket``, which can be relative to the first root."""
         return os.path.join(self.root, socket)
 
-    async def settled(self, *, patience: float = 5.0, within: float = 3600.0) -> None:
+    async def settled(self, *, patience: float = 5.0, timeout: float = 3600.0) -> None:
         """Let virtual time pass until the node is at rest; return at once if it is.
 
         At rest, all tasks wait; every socket in the roots is known, and every known socket exists; and each socket is
@@ -503,16 +503,16 @@ class SimulatedNode:
         ``patience`` of 0, every wait counts as rest. The clock must jump by itself.
 
         Raises:
-          NotSettledError: if that takes more than ``within`` virtual seconds.
+          NotSettledError: if that takes more than ``timeout`` virtual seconds.
         """
-        deadline = trio.current_time() + within
+        deadline = trio.current_time() + timeout
         while True:
             await trio.testing.wait_all_tasks_blocked()
             restless = self._restless(patience)
             if not restless:
                 return
             if trio.current_time() >= deadline:
-                raise NotSettledError(f"after {within:g} s: {'; '.join(restless)}")
+                raise NotSettledError(f"after {timeout:g} s: {'; '.join(restless)}")
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 
@@ -595,30 +595,30 @@ class SimulatedNode:
         name: str,
         *,
         type: str | None = None,  # noqa: A002 - the field's word
-        within: float = 600.0,
+        timeout: float = 600.0,
     ) -> PluginStatus:
         """Wait until a plugin of that ``name`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+          NotRegisteredError: if that takes more than ``timeout`` virtual seconds.
         """
 
         def is_it(status: PluginStatus) -> bool:
             return status.name == name and type in (None, status.type)
 
-        return await self._registered(name, is_it, within)
+        return await self._registered(name, is_it, timeout)
 
-    async def registered(self, socket: str, *, within: float = 600.0) -> PluginStatus:
+    async def registered(self, socket: str, *, timeout: float = 600.0) -> PluginStatus:
         """Wait until the plugin at ``socket`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+          NotRegisteredError: if that takes more than ``timeout`` virtual seconds.
         """
         path = self.path(socket)
-        return await self._registered(path, lambda status: status.socket == path, within)
+        return await self._registered(path, lambda status: status.socket == path, timeout)
 
-    async def _registered(self, what: str, wanted: Callable[[PluginStatus], bool], within: float) -> PluginStatus:
-        deadline = trio.current_time() + within
+    async def _registered(self, what: str, wanted: Callable[[PluginStatus], bool], timeout: float) -> PluginStatus:
+        deadline = trio.current_time() + timeout
         while True:
             found = [status for status in self._statuses.values() if wanted(status)]
             for status in found:
@@ -626,7 +626,7 @@ class SimulatedNode:
                     return status
             if trio.current_time() >= deadline:
                 paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})[:_EXPLAINED]
-                lines = [f"{what} is not registered after {within:g} s", *map(self._explained, paths)]
+                lines = [f"{what} is not registered after {timeout:g} s", *map(self._explained, paths)]
                 raise NotRegisteredError("\n".join(lines))
             with trio.move_on_at(deadline):
                 await self._changed.wait()

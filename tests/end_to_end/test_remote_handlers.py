@@ -74,7 +74,7 @@ def test_a_handler_in_another_process_takes_plugins_and_is_missed_by_none_of_the
     with daemon(*SENSOR) as node:
         plug(node, "early.example.com")
         serving = node.run(*handler, str(node.status))
-        node.registered("early.example.com", within=120)
+        node.registered("early.example.com", timeout=120)
         plug(node, "stranger")
         assert "stranger is not ours" in (node.refused("stranger").cause or "")
         deadline = time.monotonic() + 30

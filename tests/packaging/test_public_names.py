@@ -17,8 +17,8 @@ from plugind.tests.end_to_end.processes import finish
 REPOSITORY = Path(__file__).parents[2]
 #: What needs no Trio.
 VALUES = """
-    Backoff Config ConfigError HealthChecks InstancePolicy Limits MetricsConfig Plugin PluginError Root Timeouts Trust
-    __version__
+    Backoff Config ConfigError HealthChecks InstancePolicy MetricsConfig Plugin PluginError Root Timeouts Trust
+    WireLimits __version__
 """
 
 PROGRAM = """

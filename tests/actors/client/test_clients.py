@@ -211,7 +211,7 @@ async def test_a_wait_ends_when_all_are_registered(make: Make, tmp_path: Path) -
     first = chunked(line(state="dialing"), b"\n", line(state="gone"))
     second = chunked(line(name="blue.example.com", socket="/r/blue.sock"), line(), end=False)
     async with asking(make, tmp_path, first, second) as (client, server):
-        await client.wait("red.example.com", "blue.example.com")
+        await client.wait_for("red.example.com", "blue.example.com")
     assert len(server.requests) == 2
 
 
@@ -219,7 +219,7 @@ async def test_a_wait_that_is_too_long_says_what_is_missing(make: Make, tmp_path
     lines = chunked(line(state="waiting", cause="dial: refused\x1b"), b"\n", end=False)
     async with asking(make, tmp_path, lines, hold=True) as (client, _):
         with pytest.raises(NotReadyError) as caught:
-            await client.wait("red.example.com", "no.example.com", timeout=2)
+            await client.wait_for("red.example.com", "no.example.com", timeout=2)
     assert str(caught.value) == (
         "within 2 s: red.example.com is waiting (dial: refused\\x1b);"
         " no.example.com is not known: no socket has given this name"

@@ -14,7 +14,7 @@ from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import NoConnectionError
 from plugind.protocol.handlers.dra_claims import DRAClaim
-from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.trust.users import Trust
 from plugind.testing import FakeDRADriver, FakeHandler, FakePlugin, SimulatedNode
@@ -86,7 +86,7 @@ async def test_a_plugin_that_is_displaced_while_it_waits_for_its_endpoint_waits_
 def driver(node: SimulatedNode, socket: str, endpoint: str, *, serves: bool = True) -> FakeDRADriver:
     """Plug in an instance of Ann's driver, which tells the health of a device; its endpoint is another process."""
     fake = FakeDRADriver((*USUAL_SERVICES, HEALTH))
-    fake.show(DeviceReport("pool-0", socket[0], DeviceStatus.HEALTHY, timeout=3600))
+    fake.show(DeviceReport("pool-0", socket[0], DRADeviceHealth.HEALTHY, timeout=3600))
     if serves:
         node.plug(endpoint, [fake], uid=ANN)
     node.plug(socket, FakePlugin("DRAPlugin", NAME, ("v1.DRAPlugin", HEALTH), endpoint), uid=ANN)

@@ -17,6 +17,7 @@ from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import Link
 from plugind.actors.handlers.links import Links, LinksConfig
 from plugind.actors.health.endpoint_checks import EndpointChecks
+from plugind.actors.simulation.faults import InjectedError
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import ConfigError, NoConnectionError, PluginError
 from plugind.protocol.health.checks import HealthChecks
@@ -26,7 +27,7 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.supervisor import Supervisor
-from plugind.testing import FakeHandler, FakePlugin, Hangs, InjectedError, PluggedIn, SimulatedNode, Takes
+from plugind.testing import FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.timelines import shown
 
 Follow = Callable[[Plugin, Link], Awaitable[None]]

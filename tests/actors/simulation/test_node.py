@@ -113,7 +113,7 @@ async def test_settled_gives_up_and_names_the_sockets_that_have_not_settled(auto
         node.plug("a.sock", FakePlugin("Colour", "red"))
         node.plug("b.sock", csi())
         with pytest.raises(NotSettledError, match=r"^after 20 s: /plugins/a\.sock is registering$"):
-            await node.settled(within=20.0)
+            await node.settled(timeout=20.0)
         assert node.now == 20.0
         await node.settled()
         assert node.now == 50.0

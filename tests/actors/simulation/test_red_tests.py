@@ -32,7 +32,7 @@ async def test_a_wait_for_a_plugin_that_is_refused_ends_and_says_what_it_was_tol
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         with pytest.raises(NotRegisteredError) as raised:
-            await node.wait_for("red", within=0.2)
+            await node.wait_for("red", timeout=0.2)
     refused = "RegisterPlugin error -- plugin validation failed with err: not today"
     assert str(raised.value).splitlines() == [
         "red is not registered after 0.2 s",
@@ -50,7 +50,7 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
         ):
             await node.wait_for("blue")
         with pytest.raises(NotRegisteredError, match=r"/plugins/b.sock is not registered after 5 s\n  /plugins/a.sock"):
-            await node.registered("b.sock", within=5.0)
+            await node.registered("b.sock", timeout=5.0)
         assert trio.current_time() == 605.0
 
 
