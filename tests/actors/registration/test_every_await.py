@@ -202,20 +202,29 @@ def play(scenario: Scenario, suspensions: Suspensions, disturbance: Disturbance)
     trio.run(live, scenario, suspensions, disturbance, clock=MockClock(autojump_threshold=0))
 
 
+Places = tuple[tuple[Scenario, int, Place], ...]
+
+
 @cache
-def places() -> tuple[tuple[Scenario, int, Place], ...]:
-    """Return where a registration is ever suspended, each place with the first suspension there."""
-    found: dict[tuple[Place, Scenario | None], tuple[Scenario, int, Place]] = {}
+def places() -> tuple[Places, Places]:
+    """Return where a registration is ever suspended, each place with the first suspension there.
+
+    The second part has the places of the scenarios that are disturbed everywhere, where others are suspended too.
+    """
+    once: dict[Place, tuple[Scenario, int, Place]] = {}
+    again: dict[tuple[Place, str], tuple[Scenario, int, Place]] = {}
     for scenario in SCENARIOS:
         suspensions = Suspensions()
         play(scenario, suspensions, do_nothing)
         for number, place in enumerate(suspensions.places):
-            found.setdefault((place, scenario if scenario.everywhere else None), (scenario, number, place))
-    return tuple(found.values())
+            found = (scenario, number, place)
+            if once.setdefault(place, found)[0] is not scenario and scenario.everywhere:
+                again.setdefault((place, scenario.name), found)
+    return tuple(once.values()), tuple(again.values())
 
 
-def disturb(disturbance: Disturbance, when: When) -> None:
-    for scenario, at, place in places():
+def disturb(disturbance: Disturbance, when: When, places: Places) -> None:
+    for scenario, at, place in places:
         if scenario.config.observe and disturbance is remove_handler:
             continue  # There is none.
         if disturbance is throw and RAISES_NOTHING & dict(place).keys():
@@ -230,18 +239,26 @@ def disturb(disturbance: Disturbance, when: When) -> None:
 @pytest.mark.parametrize("disturbance", DURING, ids=lambda disturbance: disturbance.__name__)
 def test_each_register_is_undone_once_whatever_happens_during_any_suspension(disturbance: Disturbance) -> None:
     """Behaviour 36, faults 82, 85 and 87."""
-    disturb(disturbance, When.DURING)
+    disturb(disturbance, When.DURING, places()[0])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("disturbance", DURING, ids=lambda disturbance: disturbance.__name__)
+def test_each_register_is_undone_once_also_amid_full_inboxes_crashes_and_late_threads(disturbance: Disturbance) -> None:
+    """Behaviour 36, faults 82, 85 and 87."""
+    disturb(disturbance, When.DURING, places()[1])
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("disturbance", AFTER, ids=lambda disturbance: disturbance.__name__)
 def test_each_register_is_undone_once_whatever_happens_before_it_goes_on(disturbance: Disturbance) -> None:
     """Behaviour 36, faults 82, 85 and 87. With ``throw`` what it waits for raises an error that no code expects."""
-    disturb(disturbance, When.AFTER)
+    for part in places():
+        disturb(disturbance, When.AFTER, part)
 
 
 def test_the_scenarios_are_suspended_in_every_coroutine_of_the_actor() -> None:
-    suspended = {function for _, _, place in places() for function, _ in place}
+    suspended = {function for _, _, place in places()[0] for function, _ in place}
     functions = {
         function.__qualname__ for _, function in inspect.getmembers(_Registration, inspect.iscoroutinefunction)
     }
