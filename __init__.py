@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .protocol.logs.lines import Level, Logger
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.messages.status import RootStatus, Snapshot
+    from .protocol.plugins.devices import Device
     from .protocol.plugins.health import Health
     from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
     from .protocol.plugins.static_devices import StaticResource
@@ -61,6 +62,7 @@ __all__ = [
     "DRADriver",
     "DRADriverUnknownError",
     "DRAError",
+    "Device",
     "DevicePluginDirectory",
     "GaveUpError",
     "Handler",
@@ -119,6 +121,7 @@ if not TYPE_CHECKING:
         "DRADriver": ".actors.handlers.dra.calls",
         "DRADriverUnknownError": ".protocol.handlers.dra_claims",
         "DRAError": ".protocol.handlers.dra_claims",
+        "Device": ".protocol.plugins.devices",
         "DevicePluginDirectory": ".protocol.settings.config",
         "GaveUpError": ".actors.node.supervision",
         "Handler": ".actors.handlers.handler",

@@ -179,7 +179,9 @@ class Node:
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
         connect = wiring.connect_endpoints(lambda: self.endpoints)
         checks, pauses = EndpointChecks(config.health_checks, to_status, checks_rng), wiring.follow_pauses(config)
-        self.links = Links(LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self._log))
+        self.links = Links(
+            LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self.devices.inbox, self._log)
+        )
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self.call_config(config)
         self.handlers = Handlers(calls, self.inboxes, self.links)
