@@ -46,10 +46,9 @@ if _typing.TYPE_CHECKING:
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
-    from .protocol.plugins.devices import DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
+    from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.plugins.health import Health
     from .protocol.plugins.status import HistoryEntry, PluginStatus, StateName
-    from .protocol.words import Step
 
 __all__ = [
     "Answer",
@@ -63,7 +62,6 @@ __all__ = [
     "HeldLease",
     "HistoryEntry",
     "Instance",
-    "InstanceStatus",
     "Lease",
     "LeaseFailedError",
     "LeaseLostError",
@@ -80,7 +78,6 @@ __all__ = [
     "RoleTold",
     "Serving",
     "StateName",
-    "Step",
     "SyncClient",
     "SyncWatch",
     "Watch",
@@ -88,40 +85,24 @@ __all__ = [
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
-    _HOMES = {
-        "Answer": ".protocol.leases.values",
-        "AskKind": ".protocol.handlers.remote",
-        "Client": ".actors.client.client",
-        "ClientError": ".actors.client.errors",
-        "DaemonError": ".actors.client.errors",
-        "DeviceStatus": ".protocol.plugins.devices",
-        "HandlerAsk": ".actors.client.serving",
-        "Health": ".protocol.plugins.health",
-        "HeldLease": ".actors.client.holding",
-        "HistoryEntry": ".protocol.plugins.status",
-        "Instance": ".protocol.handlers.remote",
-        "InstanceStatus": ".protocol.plugins.devices",
-        "Lease": ".protocol.leases.values",
-        "LeaseFailedError": ".actors.client.errors",
-        "LeaseLostError": ".actors.client.errors",
-        "LeaseState": ".protocol.leases.values",
-        "Mount": ".protocol.leases.values",
-        "NoDaemonError": ".actors.client.errors",
-        "Node": ".protocol.leases.values",
-        "NotReadyError": ".actors.client.errors",
-        "PluginStatus": ".protocol.plugins.status",
-        "Problem": ".protocol.leases.replies",
-        "ResourceState": ".protocol.plugins.devices",
-        "ResourceStatus": ".protocol.plugins.devices",
-        "RetryAnswer": ".protocol.messages.reconciler",
-        "RoleTold": ".protocol.handlers.remote",
-        "Serving": ".actors.client.serving",
-        "StateName": ".protocol.plugins.status",
-        "Step": ".protocol.words",
-        "SyncClient": ".actors.client.sync",
-        "SyncWatch": ".actors.client.sync",
-        "Watch": ".actors.client.client",
+    #: The names of each module.
+    _NAMES = {
+        ".actors.client.client": "Client Watch",
+        ".actors.client.errors": """
+            ClientError DaemonError LeaseFailedError LeaseLostError NoDaemonError NotReadyError
+        """,
+        ".actors.client.holding": "HeldLease",
+        ".actors.client.serving": "HandlerAsk Serving",
+        ".actors.client.sync": "SyncClient SyncWatch",
+        ".protocol.handlers.remote": "AskKind Instance RoleTold",
+        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
+        ".protocol.messages.reconciler": "RetryAnswer",
+        ".protocol.plugins.devices": "DeviceStatus ResourceState ResourceStatus",
+        ".protocol.plugins.health": "Health",
+        ".protocol.plugins.status": "HistoryEntry PluginStatus StateName",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name):
         if name not in _HOMES:

@@ -23,6 +23,7 @@ from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus, StateName
 from ..client.errors import ClientError, DaemonError, NoDaemonError
 from ..client.sync import SyncClient
+from .faults import WaitFailedError
 
 T = TypeVar("T")
 
@@ -34,10 +35,6 @@ _LINES: Final = 40
 _REGISTERED = (StateName.REGISTERED, StateName.OBSERVED)
 #: Plugins that are in such a state, and whose name is known, were asked and are not registered.
 _REFUSED = (StateName.PARKED, StateName.WAITING)
-
-
-class DaemonTestError(AssertionError):
-    """What a test waited for cannot come, or has not come in time."""
 
 
 def _is_refused(plugin: PluginStatus) -> bool:
@@ -81,12 +78,12 @@ class PluginProcess:
         """Return its exit code once it has ended.
 
         Raises:
-          DaemonTestError: if it runs for more than ``timeout`` seconds.
+          WaitFailedError: if it runs for more than ``timeout`` seconds.
         """
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise DaemonTestError(f"it still runs after {timeout:g} s\n{self.told()}") from None
+            raise WaitFailedError(f"it still runs after {timeout:g} s\n{self.told()}") from None
 
     def end(self) -> int:
         """Stop it with SIGTERM, or kill it if that takes too long; return its exit code."""
@@ -146,7 +143,7 @@ class RunningDaemon:
         """Return the status of the plugin of that ``name`` once it is registered.
 
         Raises:
-          DaemonTestError: as soon as it is refused, all processes have ended, or ``timeout`` seconds are over.
+          WaitFailedError: as soon as it is refused, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> PluginStatus | None:
@@ -162,7 +159,7 @@ class RunningDaemon:
         """Return the status of the plugin of that ``name`` once it was asked and is not registered.
 
         Raises:
-          DaemonTestError: as soon as it is registered, all processes have ended, or ``timeout`` seconds are over.
+          WaitFailedError: as soon as it is registered, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> PluginStatus | None:
@@ -177,7 +174,7 @@ class RunningDaemon:
         """Return ``resource`` once it has exactly so many healthy devices.
 
         Raises:
-          DaemonTestError: as soon as its plugin is refused, all processes have ended, or ``timeout`` seconds are over.
+          WaitFailedError: as soon as its plugin is refused, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> ResourceStatus | None:
@@ -194,7 +191,7 @@ class RunningDaemon:
         return self._wait(look, f"{resource} has not {healthy} healthy devices", timeout)
 
     def wait_answering(self) -> None:
-        """Return once the daemon answers. Raises DaemonTestError if it ends, or takes too long."""
+        """Return once the daemon answers. Raises WaitFailedError if it ends, or takes too long."""
         self._wait(self.client.list, "the daemon does not answer", 3 * _GRACE)
 
     def _wait(self, look: Callable[[], T | None], failure: str, timeout: float) -> T:
@@ -214,9 +211,9 @@ class RunningDaemon:
                 raise self._error(f"{failure} after {timeout:g} s")
             time.sleep(_PAUSE)
 
-    def _error(self, what: str) -> DaemonTestError:
+    def _error(self, what: str) -> WaitFailedError:
         processes = (*self.processes, self._daemon)
-        return DaemonTestError("\n\n".join([what, *self._sockets(), *(process.told() for process in processes)]))
+        return WaitFailedError("\n\n".join([what, *self._sockets(), *(process.told() for process in processes)]))
 
     def _sockets(self) -> Iterator[str]:
         """Yield what the daemon says of each socket."""
@@ -254,7 +251,7 @@ def daemon(*options: str, environment: Mapping[str, str] | None = None) -> Itera
     number of daemons can run at once. At the end of the block all processes are stopped, and the directory is removed.
 
     Raises:
-      DaemonTestError: if the daemon does not start.
+      WaitFailedError: if the daemon does not start.
     """
     with ExitStack() as stack:
         directory = Path(_short_directory())

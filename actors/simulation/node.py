@@ -75,7 +75,7 @@ from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .device_nodes import MemoryNodes
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
-from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
+from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck, WaitFailedError
 from .lease_owners import MemoryBootClock
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
@@ -92,14 +92,6 @@ DAEMON_UID: Final = 500
 OVERFLOW_UID: Final = 65534
 #: Without jitter, so that delays are round numbers.
 DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0), seed=0)
-
-
-class NotSettledError(Exception):
-    """The node did not come to rest in time; the message names the sockets that did not."""
-
-
-class NotRegisteredError(Exception):
-    """No such plugin was registered in time; the message describes the plugins that exist."""
 
 
 class LeakError(Exception):
@@ -503,7 +495,7 @@ class SimulatedNode:
         ``patience`` of 0, every wait counts as rest. The clock must jump by itself.
 
         Raises:
-          NotSettledError: if that takes more than ``timeout`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
         deadline = trio.current_time() + timeout
         while True:
@@ -512,7 +504,7 @@ class SimulatedNode:
             if not restless:
                 return
             if trio.current_time() >= deadline:
-                raise NotSettledError(f"after {timeout:g} s: {'; '.join(restless)}")
+                raise WaitFailedError(f"after {timeout:g} s: {'; '.join(restless)}")
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 
@@ -600,7 +592,7 @@ class SimulatedNode:
         """Wait until a plugin of that ``name`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``timeout`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
 
         def is_it(status: PluginStatus) -> bool:
@@ -612,7 +604,7 @@ class SimulatedNode:
         """Wait until the plugin at ``socket`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``timeout`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
         path = self.path(socket)
         return await self._registered(path, lambda status: status.socket == path, timeout)
@@ -627,7 +619,7 @@ class SimulatedNode:
             if trio.current_time() >= deadline:
                 paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})[:_EXPLAINED]
                 lines = [f"{what} is not registered after {timeout:g} s", *map(self._explained, paths)]
-                raise NotRegisteredError("\n".join(lines))
+                raise WaitFailedError("\n".join(lines))
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, FakeDRADriver
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
-from plugind.testing import FakeDRADriver, FakePlugin
+from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import Daemon, daemon
 from plugind.tests.end_to_end.sockets import serving
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plugind.protocol.plugins.status import StateName
-from plugind.testing import DaemonTestError, PluginProcess, RunningDaemon, daemon
+from plugind.testing import PluginProcess, RunningDaemon, WaitFailedError, daemon
 from plugind.tests.end_to_end.foreign import ALL, Foreign
 
 
@@ -57,7 +57,7 @@ def test_what_says_that_a_lease_is_held_stays_in_the_directory_of_the_test(node:
 
 def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_known(node: RunningDaemon) -> None:
     plugin = fake(node, "red.example.com", "--type", "ColourPlugin")
-    with pytest.raises(DaemonTestError) as raised:
+    with pytest.raises(WaitFailedError) as raised:
         node.registered("red.example.com", timeout=600)
     text = str(raised.value)
     assert text.startswith("red.example.com is refused\n")
@@ -70,14 +70,14 @@ def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_know
 
 def test_a_wait_for_a_refusal_fails_once_the_plugin_is_registered(node: RunningDaemon) -> None:
     fake(node, "x.com/taken", "--type", "DevicePlugin", "--device", "a=/dev/null")
-    with pytest.raises(DaemonTestError, match=r"^x.com/taken is registered\n"):
+    with pytest.raises(WaitFailedError, match=r"^x.com/taken is registered\n"):
         node.refused("x.com/taken", timeout=600)
 
 
 def test_a_wait_ends_with_the_processes_of_the_test() -> None:
     with daemon() as node:
         node.run("sh", "-c", "echo cannot find the hardware; exit 3")
-        with pytest.raises(DaemonTestError) as raised:
+        with pytest.raises(WaitFailedError) as raised:
             node.devices("x.com/gpu", timeout=600)
         text = str(raised.value)
         assert text.startswith("x.com/gpu has not 1 healthy devices, and all processes of the test have ended\n")
@@ -86,11 +86,11 @@ def test_a_wait_ends_with_the_processes_of_the_test() -> None:
 
 def test_a_wait_ends_with_the_daemon_and_with_its_time() -> None:
     with daemon() as node:
-        with pytest.raises(DaemonTestError, match=r"^a is not registered after 0.1 s\n"):
+        with pytest.raises(WaitFailedError, match=r"^a is not registered after 0.1 s\n"):
             node.registered("a", timeout=0.1)
         pid = next(entry for entry in Path("/proc").iterdir() if _is_daemon(entry, node))
         os.kill(int(pid.name), signal.SIGKILL)
-        with pytest.raises(DaemonTestError, match=r"^a is not registered, and the daemon has ended\n"):
+        with pytest.raises(WaitFailedError, match=r"^a is not registered, and the daemon has ended\n"):
             node.registered("a", timeout=600)
 
 
@@ -106,7 +106,7 @@ def test_a_daemon_that_does_not_start_says_why_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path) if len(str(tmp_path)) <= 40 else None)
-    with pytest.raises(DaemonTestError, match="unknown key strickt"), daemon("--set", "strickt=true"):
+    with pytest.raises(WaitFailedError, match="unknown key strickt"), daemon("--set", "strickt=true"):
         pytest.fail("it must not begin")
     assert list(tmp_path.iterdir()) == []
 

@@ -44,8 +44,8 @@ release never does.
 `CHANGELOG.md` says what changed.
 
 Everything else is private, wherever it can be imported from: names that begin with `_`, names that this page does not
-list, and the generated code under `plugind.protocol.proto`. Types that a signature names without being listed, such as
-`Users`, keep their attributes within a major release, but may move to another module. New parameters are
+list, and the generated code under `plugind.protocol.proto`, but for the modules of which `docs/testing.md` imports
+something. Every type that a signature names is one of these names, or one of another distribution. New parameters are
 keyword-only or have a default. The commands' options and exit codes, the JSON of the status socket and the names of
 metrics are public as well: `--help` describes the first, and `docs/status-socket.md` the others.
 
@@ -79,10 +79,9 @@ NOT_PROMISED = {
         "DRAConfig": "health_services",
         "DRADriver": "__init__",
         "DevicePluginDirectory": "is_usual",
-        "Entry": "same",
+        "Call": "peer_pid reaction",
         "Fails": "exception",
         "FakeCSIDriver": "note",
-        "FakeDRADriver": "answer health_message note prepare sent serving_status unprepare watch",
         "FakeDevices": "allocate note prefer send",
         "FakePlugin": "decide info",
         "HealthChecks": "checks next_period of_type on_grid why_not_checked",
@@ -98,13 +97,14 @@ NOT_PROMISED = {
         """,
         "PluginProcess": "__init__ told",
         "Pool": "admits has is_closed",
-        "RegisterAttempt": "answer call done made make on_answer",
-        "ResourceStatus": "changed listed",
+        "PluginStatus": "step steps",
+        "HistoryEntry": "step",
+        "ResourceStatus": "changed instances listed",
         "RestartIntensity": "admit",
         "RootStatus": "conditions degraded_by directories made remade",
         "RunningDaemon": "__init__ end wait_answering",
         "Serving": "__init__ answer begin",
-        "SimulatedNode": "actors begin_kill check_progress health leftovers record statuses",
+        "SimulatedNode": "actors begin_kill check_progress health history leftovers record register statuses",
         "Supervisor": "internals",
         "SyncWatch": "__init__",
         "Trust": "includes names refusal",

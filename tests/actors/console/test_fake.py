@@ -18,10 +18,11 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.console.fake import FakeSpec, add_arguments, run_fake, spec_from, to_json
 from plugind.actors.grpc.client.dial import dial
 from plugind.actors.simulation.plugins import FakeRegistration, Step
+from plugind.actors.simulation.reactions import Reaction
 from plugind.actors.simulation.streams import connected
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from plugind.testing import Call, FakePlugin, Reaction
+from plugind.testing import Call, FakePlugin
 
 ANSWERED, REFUSED, HUNG, DIED = Reaction.ANSWERED, Reaction.REFUSED, Reaction.HUNG, Reaction.DIED
 

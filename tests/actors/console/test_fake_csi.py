@@ -12,10 +12,11 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
 from plugind.actors.console.fake_csi import CommandedDriver, obey
+from plugind.actors.simulation.reactions import Reaction
 from plugind.actors.simulation.streams import connected
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub
-from plugind.testing import Call, CSICall, Reaction
+from plugind.testing import Call, CSICall
 
 BASE = ("--type=CSIPlugin", "--name=csi.example.com", "--socket=/s")
 

@@ -10,8 +10,8 @@ from grpclib.const import Status
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from
 from plugind.actors.console.fake_dra import CommandedDRADriver, obey
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
-from plugind.testing import DeviceReport, DRACall, DRADeviceHealth
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 
 BASE = ("--type=DRAPlugin", "--name=gpu.example.com", "--socket=/s")
 

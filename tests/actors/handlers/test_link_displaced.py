@@ -10,14 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, FakeDRADriver
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import NoConnectionError
 from plugind.protocol.handlers.dra_claims import DRAClaim
 from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.trust.users import Trust
-from plugind.testing import FakeDRADriver, FakeHandler, FakePlugin, SimulatedNode
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.registration.timelines import shown
 
 ANN = 1001

@@ -12,12 +12,12 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.handlers.dra import DRAConfig, WatchedHealth
 from plugind.protocol.handlers.dra_claims import DRACallError, DRAClaim
 from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
-from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 
 NAME = "gpu.example.com"
 CLAIM = DRAClaim("default", "uid-1", "train")
