@@ -17,7 +17,6 @@ import trio
 
 from .actors.discovery.roots import RootBusyError
 from .actors.handlers.handler import Handler
-from .actors.leases.embedding import request_of
 from .actors.logs.lines import STANDARD, logger_of
 from .actors.messaging.callers import Each, LaggedError, NodeEndedError
 from .actors.node.node import Node
@@ -27,7 +26,7 @@ from .actors.status.memory import StatusConfig
 from .protocol.errors import AllocationError, ConfigError
 from .protocol.handlers.facts_asking import ask_for_facts
 from .protocol.leases.replies import LeasesSnapshot, Problem
-from .protocol.leases.values import Lease
+from .protocol.leases.values import Lease, request_of
 from .protocol.logs.lines import Logger
 from .protocol.messages.discovery import RescanNow
 from .protocol.messages.reconciler import HandlerRemoved, RetryAnswer, RetryAsked
@@ -219,7 +218,7 @@ class Supervisor:
 
     def allocate(
         self,
-        wanted: Mapping[str, int],
+        resources: Mapping[str, int],
         *,
         ids: Sequence[str] = (),
         include: Sequence[str] = (),
@@ -237,7 +236,7 @@ class Supervisor:
                 devices = lease.devices["vendor.com/gpu"]
                 variables = lease.answer.env
 
-        ``wanted`` has the number of devices of each resource: all are given, or none. For a single resource, ``ids``
+        ``resources`` has the number of devices of each: all are given, or none. For a single resource, ``ids``
         names exactly the devices to give, and ``include`` names some of them. Without ``wait`` there is a lease at once
         or an error; with it, the caller waits in line for that many seconds. A lease with an ``id`` is given again to
         the same process for the same request, and ends with any of these blocks. Devices of a ``pool`` are given only
@@ -250,7 +249,9 @@ class Supervisor:
           AllocationError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
           NodeEndedError: if the node ends before that.
         """
-        request = request_of(wanted, ids, include, labels, pool, ignore_missing=ignore_missing)
+        request = request_of(
+            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        )
         return self._node.lease_calls.allocate(request, id, wait)
 
     async def leases(self, prefix: str = "") -> tuple[Lease, ...]:
@@ -315,34 +316,24 @@ class Supervisor:
                     return plugin
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
-    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+    async def retry(self, target: str, *, facts: bool = False) -> tuple[RetryAnswer, ...]:
         """Try now, with a fresh backoff; return for each socket whether it is tried, empty if none is known.
 
-        ``target`` is a socket path, or the name of a plugin.
+        ``target`` is a socket path, or the name of a plugin. With ``facts``, registered plugins are asked for their
+        facts again instead, and their status has the answers later.
 
         Raises:
           NodeEndedError: if the node ends before it answers.
         """
-        plugins = (await self.snapshot()).plugins
+        found = [plugin for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)]
+        if facts:
+            return ask_for_facts(self._node.links.refresh_facts, found)
         answers: list[RetryAnswer] = []
         # A socket that has just appeared is not shown yet, but is known by its path.
-        for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
+        for socket in [plugin.socket for plugin in found] or [target]:
             question, what = partial(RetryAsked, socket), f"{target!r} was not tried again"
             answers += (await self._callers.ask(self._node.reconciler.report, question, what)).answers
         return tuple(answers)
-
-    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Ask registered plugins for their facts again; return for each whether that is done.
-
-        ``target`` is a socket path, or the name of a plugin. Their status has the answers later.
-
-        Raises:
-          NodeEndedError: if the node has ended.
-        """
-        plugins = (await self.snapshot()).plugins
-        return ask_for_facts(
-            self._node.links.refresh_facts, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)]
-        )
 
 
 class NodeSupervisor(Supervisor):

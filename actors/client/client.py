@@ -12,7 +12,7 @@ import attrs
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.leases_json import lease_from_json
-from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request
+from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request, request_of
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import Backend
@@ -33,7 +33,6 @@ from .lease_calls import (
     owner_of,
     release,
     renewal,
-    request_of,
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
@@ -146,17 +145,15 @@ class Client:
         """
         await self._follow(AwaitedDevices(wanted), timeout)
 
-    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+    async def retry(self, target: str, *, facts: bool = False) -> tuple[RetryAnswer, ...]:
         """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        With ``facts``, registered plugins are asked anew for what :meth:`describe` tells of them.
 
         Raises:
           DaemonError: with the status 404 if there is none.
         """
-        return await self._ask(requests.retry(target))
-
-    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
-        return await self._ask(requests.retry(target, facts=True))
+        return await self._ask(requests.retry(target, facts=facts))
 
     @asynccontextmanager
     async def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> AsyncIterator[Serving]:

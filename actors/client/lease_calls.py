@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -21,7 +21,7 @@ from ...protocol.leases.leases_json import (
     snapshot_from_json,
 )
 from ...protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
-from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwner, Request, TimeOwner, Wanted
+from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwner, TimeOwner
 from .calls import ClientRequest, error_in, refusal, understood
 from .errors import ClientError, LeaseFailedError
 
@@ -37,32 +37,6 @@ _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 def own_process() -> ProcessWish:
     """Return this process as the owner of a lease."""
     return ProcessWish(os.getpid(), os.getpid())
-
-
-def request_of(
-    resources: Mapping[str, int],
-    *,
-    ids: Iterable[str] = (),
-    include: Iterable[str] = (),
-    labels: Mapping[str, str] | None = None,
-    pool: str | None = None,
-    ignore_missing: bool = False,
-    stop_on_unhealthy: bool = False,
-    container: bool = False,
-    for_uid: int | None = None,
-) -> Request:
-    """Return what a lease is to give."""
-    return Request(
-        wanted=tuple(Wanted(name, count) for name, count in resources.items()),
-        ids=tuple(ids),
-        include=tuple(include),
-        pool=pool,
-        labels=tuple(sorted((labels or {}).items())),
-        container=container,
-        for_uid=for_uid,
-        ignore_missing=ignore_missing,
-        stop_on_unhealthy=stop_on_unhealthy,
-    )
 
 
 def owner_of(

@@ -11,13 +11,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 import attrs
 
 from ...protocol.leases.asked_json import LeaseBody
-from ...protocol.leases.values import ConnectionOwner, Lease
+from ...protocol.leases.values import ConnectionOwner, Lease, request_of
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import BLOCKING, Entered, result_of
 from .client import Client, Watch
 from .errors import LeaseLostError
 from .holding import HeldLease
-from .lease_calls import request_of
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT
 
@@ -125,7 +124,6 @@ class SyncClient:
     wait_for = _blocking(Client.wait_for)
     wait_for_devices = _blocking(Client.wait_for_devices)
     retry = _blocking(Client.retry)
-    ask_for_facts = _blocking(Client.ask_for_facts)
 
     # --- leases ---
 

@@ -21,10 +21,10 @@ from typing import NoReturn
 from ...protocol.leases.asked_json import MAX_UID, LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
 from ...protocol.leases.leases_json import lease_to_json
-from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner
+from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner, request_of
 from ...protocol.text import escaped
 from ..client.errors import ClientError, DaemonError, LeaseFailedError
-from ..client.lease_calls import allocation, deadline_of, own_process, release, request_of
+from ..client.lease_calls import allocation, deadline_of, own_process, release
 from ..client.reaching import WRITING
 from ..client.transport import Limits, asked
 from ..io.silence import PATIENCE

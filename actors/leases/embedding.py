@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import TypeVar
@@ -12,7 +12,7 @@ import trio
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
 from ...protocol.leases.messages import Failure, LeasesSnapshot, Released, new_ticket
-from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
+from ...protocol.leases.values import Lease, ProcessOwner, Request
 from ..messaging.callers import Callers, NodeEndedError
 from ..messaging.mailbox import send
 from .unit import LeaseUnit
@@ -21,26 +21,6 @@ T = TypeVar("T")
 
 #: Seconds that the release at the end of a block may take.
 RELEASE_TIMEOUT = 5.0
-
-
-def request_of(
-    wanted: Mapping[str, int],
-    ids: Sequence[str],
-    include: Sequence[str],
-    labels: Mapping[str, str] | None,
-    pool: str | None,
-    *,
-    ignore_missing: bool,
-) -> Request:
-    """Return the request that the words of a program make up."""
-    return Request(
-        tuple(Wanted(resource, count) for resource, count in wanted.items()),
-        tuple(ids),
-        tuple(include),
-        pool,
-        tuple(sorted((labels or {}).items())),
-        ignore_missing=ignore_missing,
-    )
 
 
 class LeaseCalls:
@@ -71,7 +51,7 @@ class LeaseCalls:
             with self._callers.asking("gave no lease"):
                 owner = ProcessOwner(self._leases.own_process)
                 self._leases.inbox.send_nowait(m.LeaseAsked(request, owner, self._uid, ticket, reply, name, deadline))
-                return _lease_of(await answer.receive())
+                return _checked(await answer.receive())
         except BaseException:
             # Whether or not the answer is under way: a lease that nobody has taken ends.
             self._leases.inbox.send_nowait(m.AskerLeft(ticket))
@@ -80,12 +60,14 @@ class LeaseCalls:
     async def release(self, ids: Sequence[str]) -> Released:
         """End leases, whoever has them."""
         question = partial(m.ReleaseAsked, tuple(ids), self._uid)
-        return _checked(await self._callers.ask(self._send, question, "released no lease"))
+        answer: Released | Failure = await self._callers.ask(self._send, question, "released no lease")
+        return _checked(answer)
 
     async def renew(self, lease: str) -> Lease:
         """See :meth:`plugind.Supervisor.renew`."""
         question = partial(m.RenewAsked, lease, self._uid)
-        return _lease_of(await self._callers.ask(self._send, question, "renewed no lease"))
+        answer: Lease | Failure = await self._callers.ask(self._send, question, "renewed no lease")
+        return _checked(answer)
 
     async def snapshot(self) -> LeasesSnapshot:
         """Return all leases."""
@@ -96,13 +78,7 @@ class LeaseCalls:
         return self._callers.stream(self._send, m.LeasesSubscribed, m.LeasesUnsubscribed, "has no leases to show")
 
 
-def _lease_of(answer: Lease | Failure) -> Lease:
-    if isinstance(answer, Failure):
-        raise AllocationError(answer.problem, answer.text, answer.holders)
-    return answer
-
-
-def _checked(answer: Released | Failure) -> Released:
+def _checked(answer: T | Failure) -> T:
     if isinstance(answer, Failure):
         raise AllocationError(answer.problem, answer.text, answer.holders)
     return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -120,6 +120,32 @@ class Request:
     def resources(self) -> tuple[str, ...]:
         """The resources of which it wants devices."""
         return tuple(wanted.resource for wanted in self.wanted)
+
+
+def request_of(
+    resources: Mapping[str, int],
+    *,
+    ids: Iterable[str] = (),
+    include: Iterable[str] = (),
+    labels: Mapping[str, str] | None = None,
+    pool: str | None = None,
+    ignore_missing: bool = False,
+    stop_on_unhealthy: bool = False,
+    container: bool = False,
+    for_uid: int | None = None,
+) -> Request:
+    """Return what a lease is to give."""
+    return Request(
+        wanted=tuple(Wanted(name, count) for name, count in resources.items()),
+        ids=tuple(ids),
+        include=tuple(include),
+        pool=pool,
+        labels=tuple(sorted((labels or {}).items())),
+        container=container,
+        for_uid=for_uid,
+        ignore_missing=ignore_missing,
+        stop_on_unhealthy=stop_on_unhealthy,
+    )
 
 
 @value

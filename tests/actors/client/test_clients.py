@@ -171,15 +171,13 @@ async def test_the_devices_are_listed(make: Make, tmp_path: Path) -> None:
     assert server.requests[0].line == "GET /v1/devices?resource=vendor.com%2Fgpu HTTP/1.1"
 
 
-@pytest.mark.parametrize(("method", "facts"), [("retry", {}), ("ask_for_facts", {"facts": True})])
-async def test_a_plugin_is_tried_now_or_asked_for_facts(
-    make: Make, method: str, facts: dict[str, bool], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("facts", [{}, {"facts": True}])
+async def test_a_plugin_is_tried_now_or_asked_for_facts(make: Make, facts: dict[str, bool], tmp_path: Path) -> None:
     tried = {"socket": "/r/a.sock", "tried": True, "why": "tried now"}
     async with asking(make, tmp_path, answer(200, {"answers": [tried]}), answer(200, {})) as (client, server):
-        assert await getattr(client, method)("red") == (RetryAnswer("/r/a.sock", tried=True, why="tried now"),)
+        assert await client.retry("red", **facts) == (RetryAnswer("/r/a.sock", tried=True, why="tried now"),)
         with pytest.raises(DaemonError, match=r"cannot be understood: it is no list"):
-            await getattr(client, method)("red")
+            await client.retry("red", **facts)
     assert (server.requests[0].line, server.requests[0].body) == ("POST /retry HTTP/1.1", {"target": "red"} | facts)
 
 

@@ -463,12 +463,12 @@ async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_
 
     async with followed(Following(answering)) as (node, _):
         await trio.sleep(10 - trio.current_time())
-        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        (answer,) = await node.supervisor.retry("red.example.com", facts=True)
         assert (answer.tried, answer.why) == (True, "its facts are asked for now")
         # While it is at it, two more callers are one.
         for _ in range(2):
             await trio.sleep(1)
-            await node.supervisor.ask_for_facts("red.example.com")
+            await node.supervisor.retry("red.example.com", facts=True)
         await trio.sleep(60)
     assert asked == [10, 15]
 
@@ -493,13 +493,13 @@ async def test_a_handler_may_start_a_task_when_its_facts_are_asked_for(autojump_
         began = trio.current_time()
         for time in (5, 6, 15, 25, 35):
             await trio.sleep_until(began + time)
-            (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+            (answer,) = await node.supervisor.retry("red.example.com", facts=True)
             assert answer.tried
         assert notified == [(began + 5, "first"), (began + 6, "first"), (began + 25, "second")]
 
 
 async def test_callers_are_told_that_a_handler_asks_for_no_facts(autojump_clock: MockClock) -> None:
     async with followed(Following()) as (node, _):
-        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        (answer,) = await node.supervisor.retry("red.example.com", facts=True)
         assert (answer.tried, answer.why) == (False, "the handler of its type asks for no facts")
-        assert await node.supervisor.ask_for_facts("nobody") == ()
+        assert await node.supervisor.retry("nobody", facts=True) == ()
