@@ -40,7 +40,7 @@ if _typing.TYPE_CHECKING:
         NotReadyError,
     )
     from .actors.client.holding import HeldLease
-    from .actors.client.serving import HandlerAsk, Serving
+    from .actors.client.serving import HandlerAsk, Serving, SyncHandlerAsk, SyncServing
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.replies import Problem
@@ -79,6 +79,8 @@ __all__ = [
     "Serving",
     "StateName",
     "SyncClient",
+    "SyncHandlerAsk",
+    "SyncServing",
     "SyncWatch",
     "Watch",
 ]
@@ -92,7 +94,7 @@ if not _typing.TYPE_CHECKING:
             ClientError DaemonError LeaseFailedError LeaseLostError NoDaemonError NotReadyError
         """,
         ".actors.client.holding": "HeldLease",
-        ".actors.client.serving": "HandlerAsk Serving",
+        ".actors.client.serving": "HandlerAsk Serving SyncHandlerAsk SyncServing",
         ".actors.client.sync": "SyncClient SyncWatch",
         ".protocol.handlers.remote": "AskKind Instance RoleTold",
         ".protocol.leases.replies": "Problem",

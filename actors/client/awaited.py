@@ -10,7 +10,7 @@ import attrs
 from ...protocol.client.status_values import plugin_from_json
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.plugins.status import PluginStatus, StateName
-from ...protocol.text import escaped
+from ...protocol.text import escaped, first_few
 from .calls import ClientRequest, understood
 from .errors import ClientError, NotReadyError
 
@@ -41,8 +41,8 @@ class Awaited(Protocol):
     def missing(self) -> Iterator[str]:
         """Yield, for each that is not there, a text that says so."""
 
-    def explanation(self) -> ClientRequest[None] | None:
-        """Return what to ask at the end of the wait about those that are not there; None if nothing tells more."""
+    def explanations(self) -> tuple[ClientRequest[None], ...]:
+        """Return what to ask at the end of the wait about those that are not there."""
 
 
 @attrs.define
@@ -86,9 +86,9 @@ class Following:
         """Whether all is there."""
         return next(self.awaited.missing(), None) is None
 
-    def explanation(self) -> ClientRequest[None] | None:
-        """Return what to ask when the time is over; None if nothing tells more."""
-        return None if self._failure is not None else self.awaited.explanation()
+    def explanations(self) -> tuple[ClientRequest[None], ...]:
+        """Return what to ask when the time is over."""
+        return () if self._failure is not None else self.awaited.explanations()
 
     def error(self, timeout: float) -> ClientError:
         """Return what to raise when the time is over."""
@@ -126,8 +126,9 @@ class AwaitedPlugins:
             if not any(plugin.state in _IN_USE for plugin in found):
                 yield f"{escaped(name)} {_state_of(found)}"
 
-    def explanation(self) -> None:
+    def explanations(self) -> tuple[()]:
         """See :class:`Awaited`."""
+        return ()
 
 
 #: In observe mode another consumer registers plugins.
@@ -151,6 +152,7 @@ class AwaitedDevices:
     _resources: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
     #: What is said of the last Register call for a resource, if it was refused.
     _refused: Mapping[str, str] = attrs.field(factory=dict)
+    _unhealthy: Mapping[str, str] = attrs.field(factory=dict)
 
     def clear(self) -> None:
         """See :class:`Awaited`."""
@@ -170,14 +172,20 @@ class AwaitedDevices:
             resource = self._resources.get(name)
             if healthy_of(resource) < number:
                 refused = f"; {self._refused[name]}" if name in self._refused else ""
-                yield f"{too_few(name, number, resource)}{refused}"
+                yield f"{too_few(name, number, resource, unhealthy=self._unhealthy.get(name))}{refused}"
 
-    def explanation(self) -> ClientRequest[None]:
+    def explanations(self) -> tuple[ClientRequest[None], ...]:
         """See :class:`Awaited`."""
-        return ClientRequest("GET", "/v1/devices/refused", self._explain)
+        return (
+            ClientRequest("GET", "/v1/devices/refused", self._note_refused),
+            ClientRequest("GET", "/v1/devices", self._note_devices),
+        )
 
-    def _explain(self, content: object) -> None:
+    def _note_refused(self, content: object) -> None:
         self._refused = refused_calls(content)
+
+    def _note_devices(self, content: object) -> None:
+        self._unhealthy = unhealthy_devices(content.get("resources") if isinstance(content, dict) else None)
 
 
 def _named(content: Any) -> tuple[str, Mapping[str, object]]:
@@ -194,8 +202,13 @@ def healthy_of(resource: Mapping[str, object] | None) -> int:
     return number if isinstance(number, int) else 0
 
 
-def too_few(name: str, wanted: int, resource: Mapping[str, object] | None, *also: str) -> str:
-    """Return why a resource has too few healthy devices; ``also`` are more reasons if no plugin has registered."""
+def too_few(
+    name: str, wanted: int, resource: Mapping[str, object] | None, *also: str, unhealthy: str | None = None
+) -> str:
+    """Return why a resource has too few healthy devices; ``also`` are more reasons if no plugin has registered.
+
+    ``unhealthy`` names devices that are not healthy.
+    """
     healthy = healthy_of(resource)
     if resource is None:
         why = "; ".join([NOT_REGISTERED, *also])
@@ -204,12 +217,25 @@ def too_few(name: str, wanted: int, resource: Mapping[str, object] | None, *also
         why = f"it is {escaped(str(resource.get('state')))}" + (f": {escaped(str(reason))}" if reason else "")
     else:
         why = f"its plugin lists {counted(resource.get('capacity'), 'device')}, of which {healthy} are healthy"
+        why += f", and not {unhealthy}" if unhealthy else ""
     return f"{escaped(name)} has {healthy} of {counted(wanted, 'healthy device')}: {why}"
 
 
 def counted(number: object, what: str) -> str:
     """Return a number of things."""
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def unhealthy_devices(resources: object) -> dict[str, str]:
+    """Return the names and the health of the devices that are not healthy, by resource."""
+    found = resources if isinstance(resources, list) else []
+    return {str(each.get("resource")): _unhealthy(each.get("devices")) for each in found if isinstance(each, dict)}
+
+
+def _unhealthy(devices: object) -> str:
+    found = [each for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    names = [f"{each.get('id')} ({each.get('health')})" for each in found if each.get("healthy") is False]
+    return escaped(first_few(names))
 
 
 def refused_calls(content: object) -> dict[str, str]:

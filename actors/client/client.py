@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import attrs
 
-from ...protocol.client.status_values import plugin_from_json
+from ...protocol.client.status_values import plugin_from_json, resource_from_json
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request, request_of
-from ...protocol.plugins.devices import ResourceStatus
+from ...protocol.plugins.devices import ResourceState, ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import Backend
 from ..http.client import Reply
@@ -21,7 +21,7 @@ from ..io.silence import PATIENCE
 from . import requests
 from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
 from .calls import ClientRequest, understood
-from .errors import ClientError, LeaseFailedError
+from .errors import ClientError, DaemonError, LeaseFailedError
 from .holding import HeldLease, Keeper
 from .lease_calls import (
     all_leases,
@@ -64,6 +64,30 @@ class Watch(Generic[T]):
         while not (line := await anext(self._reply)):
             pass  # It is a heartbeat.
         return understood(self._read, line, self._reply.version)
+
+
+@attrs.frozen(eq=False)
+class DevicesWatch(Watch[ResourceStatus]):
+    """The resources of a watch: the stream says which one has changed, and a request of its own what it has now."""
+
+    _devices: Callable[[str], Awaitable[tuple[ResourceStatus, ...]]]
+
+    async def __anext__(self) -> ResourceStatus:
+        while True:
+            changed = await super().__anext__()
+            if changed.state is ResourceState.GONE:
+                return changed
+            try:
+                (resource,) = await self._devices(changed.name)
+            except DaemonError as error:
+                if error.status != _NOT_THERE:
+                    raise
+                continue  # It has gone since; that is a line of the stream, too.
+            return resource
+
+
+#: The status of an answer about a resource that is not there.
+_NOT_THERE: Final = 404
 
 
 class Client:
@@ -129,6 +153,25 @@ class Client:
         async with self._lines("/watch") as found:
             yield Watch(found, plugin_from_json)
 
+    @asynccontextmanager
+    async def watch_devices(self) -> AsyncIterator[Watch[ResourceStatus]]:
+        """Follow the resources as :meth:`watch` follows the plugins; one that has gone comes once more as ``gone``.
+
+        ::
+
+            async with client.watch_devices() as changes:
+                async for resource in changes:
+                    print(resource.name, resource.allocatable)
+
+        Each has its devices as :meth:`devices` would return them when it is yielded. So of changes that follow each
+        other quickly some are not seen; the last one always is.
+
+        Raises:
+          DaemonError: with the status 404 if the daemon has no device plugins and no static devices.
+        """
+        async with self._lines("/v1/devices/watch") as found:
+            yield DevicesWatch(found, resource_from_json, self.devices)
+
     async def wait_for(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
 
@@ -157,7 +200,7 @@ class Client:
 
     @asynccontextmanager
     async def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> AsyncIterator[Serving]:
-        """Be the handler of a plugin type for a block. Only this client has it, not :class:`SyncClient`.
+        """Be the handler of a plugin type for a block.
 
         ::
 
@@ -388,14 +431,11 @@ class Client:
                 return
             await backend.sleep(min(RECONNECT, following.left))  # There is no event for the start of a daemon.
             if not following.left:
-                await self._explain(following.explanation())
+                # What the daemon has said until the timeout stands, whatever becomes of this.
+                with suppress(ClientError):
+                    for call in following.explanations():
+                        await self._ask(call, seconds=EXPLAIN)
                 raise following.error(timeout)
-
-    async def _explain(self, call: ClientRequest[None] | None) -> None:
-        # What the daemon has said until the timeout stands, whatever becomes of this.
-        with suppress(ClientError):
-            if call is not None:
-                await self._ask(call, seconds=EXPLAIN)
 
     async def _follow_once(self, following: Following) -> None:
         try:

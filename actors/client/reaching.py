@@ -41,7 +41,8 @@ def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[st
         case errno.EACCES | errno.EPERM:
             return (
                 f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root, or have"
-                " its operator let you lease devices with --lease-uids or --lease-group"
+                " its operator let you lease devices with --lease-uids or --lease-group, or serve plugin types with"
+                " handler_uids"
             )
         case errno.ETIMEDOUT:
             what_to_do = advice["late"]

@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import attrs
 
+from ...protocol.client.asks_forms import AnswersBody, HealthBody, HeldBody
 from ...protocol.client.asks_json import (
-    MOST_AT_ONCE,
     Asked,
     HealthPosted,
     Hello,
@@ -24,14 +23,11 @@ from ...protocol.client.asks_json import (
 )
 from ...protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ...protocol.plugins.health import Health
-from ..http.backends import Backend
+from ..http.backends import Backend, result_of
 from ..http.client import Reply
 from .calls import ClientRequest, understood
 from .lease_calls import quoted
 from .transport import answer, lines
-
-if TYPE_CHECKING:
-    from ...protocol.status.json import Json
 
 #: How many heartbeats may be missing before the daemon counts as gone.
 _MISSING = 3
@@ -58,7 +54,10 @@ class HandlerAsk:
         return await self._serving.answer(self._id, Verdict())
 
     async def refuse(self, error: str, *, cause: str | None = None) -> bool:
-        """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`."""
+        """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`.
+
+        ``cause`` is the error in few words, which ``plugind ls``, ``wait`` and the log show in its place.
+        """
         return await self._serving.answer(self._id, Verdict(error, cause))
 
 
@@ -82,11 +81,8 @@ class Serving:
         hello: Hello = understood(hello_from_json, await anext(self._reply, b"{}"), self._reply.version)
         self._session = hello.session
         self._reply.may_be_silent(_MISSING * hello.heartbeat)
-        rest, more = iter(held), True
-        while more:
-            few = tuple(islice(rest, MOST_AT_ONCE))
-            more = len(few) == MOST_AT_ONCE
-            await self._post("held", held_to_json(self._session, few, more=more))
+        for body in held_to_json(self._session, held):
+            await self._post("held", body)
 
     def close(self) -> None:
         """End the session; another task may do so, and the iteration is over."""
@@ -135,9 +131,77 @@ class Serving:
         posted = HealthPosted(instance, health, reason, facts, tuple(warnings), usable, gone)
         return await self._post("health", health_to_json(self._session, posted))
 
-    async def _post(self, what: str, body: dict[str, Json]) -> bool:
+    async def _post(self, what: str, body: HeldBody | AnswersBody | HealthBody) -> bool:
         call = ClientRequest("POST", f"{path_of(self._type)}/{what}", _taken, json.dumps(body).encode())
         return await answer(self._backend, self._path, call, timeout=self._timeout)
+
+
+@attrs.frozen(eq=False)
+class SyncHandlerAsk:
+    """A :class:`HandlerAsk` for a program without an event loop. Any thread may answer it."""
+
+    _ask: HandlerAsk
+
+    @property
+    def kind(self) -> AskKind:
+        """What the handler is asked to do."""
+        return self._ask.kind
+
+    @property
+    def instance(self) -> Instance:
+        """The plugin; an instance of an earlier run of the daemon has only id, name and socket."""
+        return self._ask.instance
+
+    @property
+    def seconds(self) -> float | None:
+        """How many seconds the answer may take; None if it has no deadline."""
+        return self._ask.seconds
+
+    def done(self) -> bool:
+        """Answer that all is well; see :meth:`HandlerAsk.done`."""
+        return result_of(self._ask.done())
+
+    def refuse(self, error: str, *, cause: str | None = None) -> bool:
+        """Answer that it cannot be, and why; see :meth:`HandlerAsk.refuse`."""
+        return result_of(self._ask.refuse(error, cause=cause))
+
+
+@attrs.frozen(eq=False)
+class SyncServing:
+    """A :class:`Serving` for a program without an event loop."""
+
+    _serving: Serving
+
+    def close(self) -> None:
+        """End the session; another thread may do so, and the iteration is over."""
+        self._serving.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncHandlerAsk | RoleTold:
+        try:
+            told = result_of(anext(self._serving))
+        except StopAsyncIteration:
+            raise StopIteration from None
+        return SyncHandlerAsk(told) if isinstance(told, HandlerAsk) else told
+
+    def report(
+        self,
+        instance: str,
+        health: Health | None = None,
+        reason: str = "",
+        *,
+        facts: Mapping[str, str] | None = None,
+        warnings: Iterable[str] = (),
+        usable: bool | None = None,
+        gone: str | None = None,
+    ) -> bool:
+        """Report what is known of an instance that the handler follows; see :meth:`Serving.report`."""
+        reported = self._serving.report(
+            instance, health, reason, facts=facts, warnings=warnings, usable=usable, gone=gone
+        )
+        return result_of(reported)
 
 
 def path_of(plugin_type: str) -> str:

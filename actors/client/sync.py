@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import attrs
 
 from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.values import ConnectionOwner, Lease, request_of
+from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import BLOCKING, Entered, result_of
 from .client import Client, Watch
@@ -19,6 +20,10 @@ from .errors import LeaseLostError
 from .holding import HeldLease
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT
+
+if TYPE_CHECKING:
+    from ...protocol.handlers.remote import Instance
+    from .serving import SyncServing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,9 +126,50 @@ class SyncClient:
         with Entered(self._client.watch()) as found:
             yield SyncWatch(found)
 
+    @contextmanager
+    def watch_devices(self) -> Iterator[SyncWatch[ResourceStatus]]:
+        """Follow the resources as :meth:`watch` follows the plugins; one that has gone comes once more as ``gone``.
+
+        ::
+
+            with client.watch_devices() as changes:
+                for resource in changes:
+                    print(resource.name, resource.allocatable)
+
+        Each has its devices as :meth:`devices` would return them when it is yielded.
+        """
+        with Entered(self._client.watch_devices()) as found:
+            yield SyncWatch(found)
+
     wait_for = _blocking(Client.wait_for)
     wait_for_devices = _blocking(Client.wait_for_devices)
     retry = _blocking(Client.retry)
+
+    @contextmanager
+    def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> Iterator[SyncServing]:
+        """Be the handler of a plugin type for a block; ``held`` is that of :meth:`Client.serve`.
+
+        ::
+
+            with client.serve("SensorPlugin") as asks:
+                for ask in asks:
+                    match ask:
+                        case SyncHandlerAsk(kind="validate") if not known(ask.instance.name):
+                            ask.refuse("it is not known here")
+                        case SyncHandlerAsk():
+                            ask.done()
+
+        The daemon is only read between two asks: the next one waits until the loop comes round, and so does the answer
+        to a ping, which tells the daemon that the handler does not hang. Give what takes long to a thread of your own:
+        any thread may answer an ask, call :meth:`SyncServing.report`, and close the session.
+
+        Raises:
+          DaemonError: with the status 409 if the type has a handler, and 403 if this user may not serve it.
+        """
+        from .serving import SyncServing
+
+        with Entered(self._client.serve(plugin_type, held)) as serving:
+            yield SyncServing(serving)
 
     # --- leases ---
 

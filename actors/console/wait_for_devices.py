@@ -13,10 +13,10 @@ import attrs
 from ...protocol.plugins.devices import ResourceState
 from ...protocol.status.json import Json
 from ...protocol.text import escaped
-from ..client.awaited import EXPLAIN, counted, healthy_of, too_few
-from .answers import Daemon, Plugin
+from ..client.awaited import EXPLAIN, counted, healthy_of, too_few, unhealthy_devices
+from .answers import Daemon, Plugin, resources_in
 from .arguments import resource_name
-from .client import roots_to_mend
+from .client import fetch, roots_to_mend
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import follow, follow_until_over
 from .refused_calls import refused_calls
@@ -68,6 +68,8 @@ class WaitingForDevices:
     roots: list[str] = attrs.field(factory=list)
     #: The text about the last Register call for a resource, if it was refused.
     refused: dict[str, str] = attrs.field(factory=dict)
+    #: The names of devices that are not healthy.
+    unhealthy: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def done(self) -> bool:
@@ -103,7 +105,8 @@ class WaitingForDevices:
         if not self.has_list:
             return f"cannot tell whether {name} has {wanted}: the daemon has not sent its whole list yet"
         refused = [self.refused[resource.name]] if resource.name in self.refused else []
-        why = too_few(resource.name, resource.number, self.resources.get(resource.name), *self.roots)
+        found, unhealthy = self.resources.get(resource.name), self.unhealthy.get(resource.name)
+        why = too_few(resource.name, resource.number, found, *self.roots, unhealthy=unhealthy)
         return "; ".join([why, *refused])
 
     @property
@@ -160,3 +163,4 @@ def _wait(daemon: Daemon, waiting: WaitingForDevices, timeout: float) -> None:
             soon = daemon._replace(timeout=EXPLAIN)
             waiting.roots = roots_to_mend(soon)
             waiting.refused = refused_calls(soon)
+            waiting.unhealthy = unhealthy_devices(resources_in(fetch(soon, "/v1/devices")))

@@ -28,7 +28,16 @@ from ...protocol.plugins.status import Ending, Outcome
 from ...protocol.values import record, value
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
-from .errors import MAX_ERROR, cause_of, closes_coroutine, is_cancelled, split, traceback_of, words_of
+from .errors import (
+    MAX_ERROR,
+    cause_of,
+    closes_coroutine,
+    is_cancelled,
+    log_failed_deregister,
+    split,
+    traceback_of,
+    words_of,
+)
 from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
 from .link import Link
 
@@ -229,17 +238,25 @@ class HandlerCalls:
 
     def _failed(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending for an error that concerns only this plugin; raise any other error."""
-        if isinstance(error, PluginError):
-            away = isinstance(error, HandlerAwayError)
-            return Ending(Outcome.FAILED if away else Outcome.REFUSED, words_of(error), cause_of(error), away)
-        if isinstance(error, GRPCError):
-            # Usually this is the plugin's answer to a call that the handler made.
-            return Ending(Outcome.FAILED, status_text(error))
+        if isinstance(error, PluginError | GRPCError):
+            return self._refused(call, error)
         if isinstance(error, Exception):
             return self._broken(call, error)
         if closes_coroutine(error):
             raise error
         return self._end_badly(call, error)
+
+    def _refused(self, call: MethodCall, error: PluginError | GRPCError) -> Ending:
+        if isinstance(error, PluginError):
+            away = isinstance(error, HandlerAwayError)
+            ending = Ending(Outcome.FAILED if away else Outcome.REFUSED, words_of(error), cause_of(error), away)
+        else:
+            # Usually this is the plugin's answer to a call that the handler made.
+            ending = Ending(Outcome.FAILED, status_text(error))
+        if call.ask == "deregister" and not ending.away:
+            plugin = call.plugin
+            log_failed_deregister(self.config.log, plugin.type, plugin.name, plugin.socket, ending.error)
+        return ending
 
     def _end_badly(self, call: MethodCall, error: BaseException) -> Ending:
         """Return the ending for an error that would end a task or a program; raise it if the handler is not its source.

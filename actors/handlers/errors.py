@@ -8,6 +8,7 @@ import traceback
 import trio
 
 from ...protocol.errors import PluginError
+from ...protocol.logs.lines import Level, Logger
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
@@ -45,6 +46,12 @@ def cause_of(error: PluginError) -> str | None:
     except BaseException:  # noqa: BLE001 - it runs no task, so it raises no Cancelled
         return None
     return cause[:MAX_ERROR] if isinstance(cause, str) else None
+
+
+def log_failed_deregister(log: Logger, plugin_type: str, name: str, socket: str, error: str) -> None:
+    """Log what a handler says instead of deregistering a plugin; nothing else shows the text (fault 84)."""
+    error = error[:MAX_ERROR]
+    log.event(Level.WARNING, "deregister failed", type=plugin_type, name=name, socket=socket, error=error)
 
 
 def words_of(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -22,8 +23,8 @@ from trio_util import wait_any
 
 from ...protocol.errors import HandlerAwayError, PluginError
 from ...protocol.handlers.remote import (
-    AWAY,
     MISSED,
+    MOST_LISTS,
     PING_EVERY,
     Ask,
     AskKind,
@@ -42,6 +43,7 @@ from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import InfoLimits, Plugin, check_type
 from ..messaging.timed_queue import TimedQueue
 from .by_type import Handlers
+from .errors import log_failed_deregister
 from .link import Link
 
 #: Seconds between two heartbeats of a session.
@@ -78,8 +80,9 @@ class Session:
         self.uid = uid
         self.pid = pid
         self.asks = Asks()
-        #: The instances that it said it holds, until it has named all.
+        #: The instances that it said it holds, until it has named all, and in how many lists.
         self._named: dict[str, Instance] = {}
+        self._lists = 0
         self.synced = False
         #: The ids of the registered instances that it holds.
         self.holds: set[str] = set()
@@ -140,7 +143,7 @@ class Session:
         self.wake()
 
     async def ask(self, kind: AskKind, instance: Instance | None) -> Verdict:
-        """Ask, and wait for the verdict. If the caller is cancelled, the ask is taken back."""
+        """Ask, and wait for the verdict. If the caller is cancelled before there is one, the ask is taken back."""
         answered, verdicts = trio.Event(), list[Verdict]()
 
         def note(verdict: Verdict) -> None:
@@ -152,8 +155,10 @@ class Session:
         try:
             await answered.wait()
         except trio.Cancelled:
-            self.withdraw(ask)
-            raise
+            # The deadlines of asks that began together end together, and the first ones show that the handler hangs.
+            if not verdicts:
+                self.withdraw(ask)
+                raise
         return verdicts[0]
 
     # --- what is answered ---
@@ -162,10 +167,13 @@ class Session:
         """Note instances that the handler holds; after the last ones, ask for the difference and begin.
 
         Raises:
-          HandlerRefusedError: if it has named all before.
+          HandlerRefusedError: if it has named all before, or in too many lists.
         """
         if self.synced:
             raise HandlerRefusedError("what it holds was said: that is said once, before the line synced")
+        if self._lists == MOST_LISTS:
+            raise HandlerRefusedError(f"what it holds was said in {MOST_LISTS} lists: fill each, or hold less")
+        self._lists += 1
         self._named |= {instance.id: instance for instance in instances}
         if not more:
             self.synced = True
@@ -206,11 +214,14 @@ class Session:
 class RemoteHandler:
     """The handler of one plugin type, in whichever process serves it."""
 
-    def __init__(self, plugin_type: str, epoch: str, changed: Callable[[RemoteHandler], None]) -> None:
+    def __init__(
+        self, plugin_type: str, epoch: str, changed: Callable[[RemoteHandler], None], log: Logger = SILENT
+    ) -> None:
         """Call ``changed`` when the handler begins or stops to take plugins; ``epoch`` is that of this run."""
         self.plugin_type = plugin_type
         self.epoch = epoch
         self._changed = changed
+        self._log = log
         self.session: Session | None = None
         #: Set while a process serves the type.
         self._is_back = trio.Event()
@@ -223,11 +234,11 @@ class RemoteHandler:
         """Why no plugin can be registered now; None if it can."""
         session = self.session
         if session is None:
-            return f"{AWAY}{self.plugin_type} is away: no process serves it now"
+            return f"the handler for {self.plugin_type} is away: no process serves it now"
         if not session.synced:
-            return f"{AWAY}{self.plugin_type}, {session}, has not said yet what it holds"
+            return f"the handler for {self.plugin_type}, {session}, has not said yet what it holds"
         if session.hangs_since is not None:
-            return f"{AWAY}{self.plugin_type}, {session}, hangs: it missed {MISSED} deadlines in a row"
+            return f"the handler for {self.plugin_type}, {session}, hangs: it missed {MISSED} deadlines in a row"
         return None
 
     def _instance(self, plugin: Plugin) -> Instance:
@@ -330,8 +341,13 @@ class RemoteHandler:
     def _deregister(self, session: Session, instances: Iterable[Instance]) -> int:
         last = 0
         for instance in instances:
-            last = session.asks.put(AskKind.DEREGISTER, instance, math.inf, _nobody).number
+            note = partial(self._note_refusal, instance)
+            last = session.asks.put(AskKind.DEREGISTER, instance, math.inf, note).number
         return last
+
+    def _note_refusal(self, instance: Instance, verdict: Verdict) -> None:
+        if verdict.error is not None and not verdict.away:
+            log_failed_deregister(self._log, self.plugin_type, instance.name, instance.socket, verdict.error)
 
     def end(self, session: Session) -> None:
         """End the session."""
@@ -384,7 +400,7 @@ class RemoteHandlers:
             self._add(plugin_type)
 
     def _add(self, plugin_type: str) -> RemoteHandler:
-        handler = self.by_type[plugin_type] = RemoteHandler(plugin_type, self.epoch, self._note)
+        handler = self.by_type[plugin_type] = RemoteHandler(plugin_type, self.epoch, self._note, self.log)
         self._offer(handler)
         self._note(handler)
         return handler

@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ...protocol.handlers.remote import AWAY
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus, StateName
+from ...protocol.words import Step
 from ..client.errors import ClientError, DaemonError, NoDaemonError
 from ..client.sync import SyncClient
 from .faults import WaitFailedError
@@ -33,13 +33,12 @@ _GRACE: Final = 10.0
 #: How many lines of each output an error has.
 _LINES: Final = 40
 _REGISTERED = (StateName.REGISTERED, StateName.OBSERVED)
-#: Plugins that are in such a state, and whose name is known, were asked and are not registered.
-_REFUSED = (StateName.PARKED, StateName.WAITING)
 
 
 def _is_refused(plugin: PluginStatus) -> bool:
-    # A handler in another process may connect later.
-    return plugin.state in _REFUSED and not (plugin.cause or "").startswith(AWAY)
+    # A plugin whose name is known, that is parked and was told nothing waits for the process that is its handler.
+    was_told = plugin.called or any(step is Step.NOTIFY for step, _ in plugin.steps)
+    return plugin.state is StateName.WAITING or (plugin.state is StateName.PARKED and was_told)
 
 
 class PluginProcess:

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
+from ...protocol.client.asks_forms import CountedAnswer, HeldAnswer, Line
 from ...protocol.client.asks_json import (
     HealthPosted,
     answers_from_json,
@@ -25,7 +26,6 @@ from ...protocol.client.asks_json import (
 from ...protocol.errors import ValidationError
 from ...protocol.handlers.remote import HandlerRefusedError
 from ...protocol.leases.asked_json import RequestError
-from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..handlers.remote import HEARTBEAT, RemoteHandlers, Reported, Session
 from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem, wrong_method
@@ -116,7 +116,8 @@ class HandlersApi:
     def _hold(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         token, instances, more = held_from_json(body)
         find(token).hold(instances, more=more)
-        return json_response(200, {"held": len(instances)})
+        noted: HeldAnswer = {"held": len(instances)}
+        return json_response(200, noted)
 
     def _take_answers(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         token, verdicts = answers_from_json(body)
@@ -130,10 +131,11 @@ class HandlersApi:
 
 
 def _counted(taken: list[bool]) -> HttpResponse:
-    return json_response(200, {"taken": sum(taken), "dropped": len(taken) - sum(taken)})
+    counted: CountedAnswer = {"taken": sum(taken), "dropped": len(taken) - sum(taken)}
+    return json_response(200, counted)
 
 
-def _lines(lines: Iterable[dict[str, Json]]) -> bytes:
+def _lines(lines: Iterable[Line]) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 

@@ -177,7 +177,7 @@ def _judge_reach(directory: str, users: Visitors) -> None:
     if found.st_mode & stat.S_IXOTH or (of_group and found.st_mode & stat.S_IXGRP):
         return
     raise ConfigError(
-        f"the users of --lease-uids, --lease-group and --status-group cannot reach the status socket in"
+        f"the users of --lease-uids, --lease-group, --status-group and handler_uids cannot reach the status socket in"
         f" {escaped(directory)}: run"
         f" 'chmod o+x {escaped(directory)}', or {_ELSEWHERE}"
     )

@@ -34,7 +34,7 @@ READERS_ONLY = (
 )
 STRANGERS = (
     "only the user of the daemon and root may ask: 'plugind run' lets others lease devices with --lease-uids or"
-    " --lease-group, and look with --status-group"
+    " --lease-group, look with --status-group, and serve the plugin types that handler_uids names for them"
 )
 HANDLERS_ONLY = "only the user of the daemon and root may ask that: you may serve the types that handler_uids names"
 LEASE_USERS_ONLY = (

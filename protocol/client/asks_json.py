@@ -6,54 +6,64 @@ the clients of ``plugind.client``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, assert_never
 
 from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
-from ..leases.asked_json import Fields, fields_of, flag, or_none, word
+from ..leases.asked_json import Fields, check_range, fields_of, flag, or_none, word
 from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
 from ..plugins.health import Health
 from ..plugins.info import Plugin
 from ..text import encodable
 from ..values import value
 from ..version import __version__
+from .asks_forms import (
+    MAX_PATH,
+    MOST_AT_ONCE,
+    AnswersBody,
+    AskLine,
+    HealthBody,
+    HealthForm,
+    HeldBody,
+    HeldForm,
+    HelloLine,
+    Line,
+    PluginForm,
+)
 from .status_values import StatusFormError
 
-if TYPE_CHECKING:
-    from ..status.json import Json
-
 T = TypeVar("T")
-
-#: What a handler can name or answer in one body.
-MOST_AT_ONCE: Final = 256
-
 
 # --- lines, which the daemon sends ------------------------------------------------------------------------------------
 
 
-def hello_to_json(plugin_type: str, epoch: str, session: str, heartbeat: float) -> dict[str, Json]:
+def hello_to_json(plugin_type: str, epoch: str, session: str, heartbeat: float) -> HelloLine:
     """Return the first line."""
-    hello: dict[str, Json] = {
-        "type": plugin_type,
-        "version": __version__,
-        "epoch": epoch,
-        "session": session,
-        "most_open": MOST_OPEN,
-        "heartbeat": heartbeat,
+    return {
+        "hello": {
+            "type": plugin_type,
+            "version": __version__,
+            "epoch": epoch,
+            "session": session,
+            "most_open": MOST_OPEN,
+            "heartbeat": heartbeat,
+        }
     }
-    return {"hello": hello}
 
 
-def event_to_json(event: Event, now: float) -> dict[str, Json]:
+def event_to_json(event: Event, now: float) -> Line:
     """Return one line at the time ``now``, in seconds of the clock of deadlines."""
     match event:
         case Ask():
-            line: dict[str, Json] = {"ask": event.kind.value, "id": event.number}
+            line: AskLine = {"ask": event.kind, "id": event.number}
             if event.instance is not None:
                 line["plugin"] = _instance_to_json(event.instance)
-            seconds = event.deadline - now
             # A line of JSON has no infinity.
-            return line if seconds > _FOR_EVER else {**line, "seconds": round(max(seconds, 0.0), 3)}
+            if (seconds := event.deadline - now) <= _FOR_EVER:
+                line["seconds"] = round(max(seconds, 0.0), 3)
+            return line
         case Withdrawn():
             return {"withdrawn": event.number}
         case RoleTold():
@@ -68,14 +78,17 @@ def event_to_json(event: Event, now: float) -> dict[str, Json]:
 _FOR_EVER: Final = 1e6
 
 
-def _instance_to_json(instance: Instance) -> dict[str, Json]:
-    known: dict[str, Json] = {} if instance.plugin is None else _plugin_to_json(instance.plugin)
-    return {"instance": instance.id, "name": encodable(instance.name), "socket": encodable(instance.socket), **known}
-
-
-def _plugin_to_json(plugin: Plugin) -> dict[str, Json]:
+def _instance_to_json(instance: Instance) -> PluginForm:
+    known: PluginForm = {
+        "instance": instance.id,
+        "name": encodable(instance.name),
+        "socket": encodable(instance.socket),
+    }
+    if (plugin := instance.plugin) is None:
+        return known
     device, inode = (None, None) if plugin.file is None else plugin.file
     return {
+        **known,
         "type": plugin.type,
         "endpoint": encodable(plugin.endpoint),
         "versions": [encodable(version) for version in plugin.versions],
@@ -104,22 +117,34 @@ class HealthPosted:
     gone: str | None = None
 
 
-def held_to_json(session: str, instances: Iterable[Instance], *, more: bool) -> dict[str, Json]:
-    """Return the body of ``POST …/held``."""
-    held: list[Json] = [{"instance": each.id, "name": each.name, "socket": each.socket} for each in instances]
-    return {"session": session, "held": held, "more": more}
+#: Bytes of the instances in one body, which is limited by the HTTP server.
+_MOST_BYTES: Final = 48 * 1024
 
 
-def answer_to_json(session: str, asked: int, verdict: Verdict) -> dict[str, Json]:
+def held_to_json(session: str, instances: Iterable[Instance]) -> Iterator[HeldBody]:
+    """Yield the bodies of ``POST …/held`` that name all instances."""
+    few, size = list[HeldForm](), 0
+    for each in instances:
+        form: HeldForm = {"instance": each.id, "name": each.name, "socket": each.socket}
+        length = len(json.dumps(form))
+        if few and (len(few) == MOST_AT_ONCE or size + length > _MOST_BYTES):
+            yield {"session": session, "held": few, "more": True}
+            few, size = [], 0
+        few.append(form)
+        size += length
+    yield {"session": session, "held": few, "more": False}
+
+
+def answer_to_json(session: str, asked: int, verdict: Verdict) -> AnswersBody:
     """Return the body of ``POST …/answers`` with one answer."""
     return {"session": session, "answers": [{"id": asked, "error": verdict.error, "cause": verdict.cause}]}
 
 
-def health_to_json(session: str, posted: HealthPosted) -> dict[str, Json]:
+def health_to_json(session: str, posted: HealthPosted) -> HealthBody:
     """Return the body of ``POST …/health`` for one instance."""
-    plugin: dict[str, Json] = {"instance": posted.instance, "reason": posted.reason, "warnings": [*posted.warnings]}
+    plugin: HealthForm = {"instance": posted.instance, "reason": posted.reason, "warnings": [*posted.warnings]}
     if posted.health is not None:
-        plugin["health"] = posted.health.value
+        plugin["health"] = posted.health
     if posted.facts is not None:
         plugin["facts"] = dict(posted.facts)
     if posted.usable is not None:
@@ -146,8 +171,26 @@ def held_from_json(body: bytes) -> tuple[str, tuple[Instance, ...], bool]:
 
 
 def _held(fields: Fields) -> Instance:
-    instance, name, socket = (fields.needed(key, word, "that of the ask's plugin") for key in _NAMES)
-    return Instance(instance, name, socket)
+    hint = "that of the ask's plugin"
+    return Instance(
+        fields.needed("instance", word, hint), fields.needed("name", word, hint), fields.needed("socket", _path, hint)
+    )
+
+
+def _path(found: object) -> str:
+    return _text(found, MAX_PATH)
+
+
+def _said(found: object) -> str:
+    """Read an error, which is cut where it is kept."""
+    return _text(found)
+
+
+def _text(found: object, most: float = math.inf) -> str:
+    text = exactly(str, found)
+    check_range(1, most, len(text))
+    text.encode()
+    return text
 
 
 def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, Verdict], ...]]:
@@ -164,8 +207,8 @@ def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, Verdict], ...]
 
 def _answer(fields: Fields) -> tuple[int, Verdict]:
     number = fields.needed("id", lambda found: exactly(int, found), "the id of an ask, a number")
-    error = fields.get("error", or_none(word), "why not, in words; null or nothing if all is well", None)
-    return number, Verdict(error, fields.get("cause", or_none(word), "the error in few words", None))
+    error = fields.get("error", or_none(_said), "why not, in words; null or nothing if all is well", None)
+    return number, Verdict(error, fields.get("cause", or_none(_said), "the error in few words", None))
 
 
 def health_from_json(body: bytes) -> tuple[str, tuple[HealthPosted, ...]]:

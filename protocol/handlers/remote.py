@@ -15,8 +15,8 @@ from ..values import record, value
 
 #: How many asks a handler can have at once that it has not answered.
 MOST_OPEN = 64
-#: How the reasons begin why a handler takes no plugins now.
-AWAY = "the handler for "
+#: In how many lists, each of one body, a handler can say what it holds.
+MOST_LISTS = 256
 #: After so many missed deadlines in a row the handler hangs.
 MISSED = 3
 #: Seconds between two asks to a handler that hangs.

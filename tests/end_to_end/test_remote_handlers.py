@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.testing import RunningDaemon, daemon
+from plugind.testing import RunningDaemon, WaitFailedError, daemon
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SENSOR = ("--set", "handler_uids=SensorPlugin=root")
@@ -73,6 +73,13 @@ def test_a_handler_in_another_process_takes_plugins_and_is_missed_by_none_of_the
         handler = (str(tmp_path / "handler"),)
     with daemon(*SENSOR) as node:
         plug(node, "early.example.com")
+        deadline = time.monotonic() + 60
+        while not any(plugin.state == "parked" for plugin in node.client.list("early.example.com")):
+            assert time.monotonic() < deadline, node.log
+            time.sleep(0.05)
+        # It waits for its handler, which is no refusal.
+        with pytest.raises(WaitFailedError, match=r"early.example.com is not refused after 0.1 s"):
+            node.refused("early.example.com", timeout=0.1)
         serving = node.run(*handler, str(node.status))
         node.registered("early.example.com", timeout=120)
         plug(node, "stranger")

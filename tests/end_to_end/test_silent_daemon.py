@@ -104,7 +104,8 @@ def test_a_status_path_of_another_user_or_that_is_no_socket_is_named_as_such(tmp
     said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
     assert said == (
         "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root, or have"
-        " its operator let you lease devices with --lease-uids or --lease-group"
+        " its operator let you lease devices with --lease-uids or --lease-group, or serve plugin types with"
+        " handler_uids"
     )
     (path := tmp_path / "f.txt").touch()
     said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"

@@ -23,7 +23,7 @@ def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     sources = [path for name in PACKAGE for path in (REPOSITORY / name).rglob("*")] + list(REPOSITORY.glob("*"))
     modules = {path for path in sources if path.suffix == ".py" or path.name == "py.typed"}
     generated = {path for path in sources if path.suffix in (".proto", ".pyi")}
-    documents = {path for path in sources if path.suffix in (".html", ".css", ".js")}
+    documents = {path for path in sources if path.suffix in (".html", ".css", ".js", ".json")}
     expected = {f"plugind/{path.relative_to(REPOSITORY)}" for path in modules | generated | documents}
     metadata = f"plugind-{__version__}.dist-info"
     expected |= {

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
@@ -20,12 +21,21 @@ from plugind.actors.client.awaited import NOT_REGISTERED
 from plugind.client import (
     Client,
     DaemonError,
+    HandlerAsk,
+    Health,
+    Instance,
     Lease,
     NoDaemonError,
     NotReadyError,
     PluginStatus,
+    ResourceState,
+    ResourceStatus,
     RetryAnswer,
+    RoleTold,
+    Serving,
     SyncClient,
+    SyncHandlerAsk,
+    SyncServing,
 )
 from plugind.protocol.status.json import plugin_to_json
 from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
@@ -34,6 +44,7 @@ from plugind.tests.protocol.client.test_status_values import GPU, NOW, PLUGIN, r
 T = TypeVar("T")
 
 PATH = "/nowhere/status.sock"
+GONE = resource_json(ResourceStatus("vendor.com/nic", ResourceState.GONE, NOW, "its plugin has left"))
 
 
 def chunked(*pieces: bytes, end: bool = True) -> bytes:
@@ -68,6 +79,26 @@ class OfSync:
     async def leases_watched(self) -> list[Lease]:
         return await trio.to_thread.run_sync(_all, self._client.watch_leases())
 
+    async def resources_watched(self) -> list[ResourceStatus]:
+        return await trio.to_thread.run_sync(_all, self._client.watch_devices())
+
+    async def served(self, held: list[Instance]) -> list[str]:
+        return await trio.to_thread.run_sync(_served, self._client.serve("Sensor", held))
+
+
+def _served(block: AbstractContextManager[SyncServing]) -> list[str]:
+    told = []
+    with block as asks:
+        for ask in asks:
+            match ask:
+                case SyncHandlerAsk(kind="validate"):
+                    told.append(f"refused {ask.instance.name} in {ask.seconds}: {ask.refuse('too old', cause='old')}")
+                case SyncHandlerAsk():
+                    told.append(f"{ask.kind}: {ask.done()} {asks.report(ask.instance.id, Health.HEALTHY)}")
+                case RoleTold():
+                    told.append(f"active: {ask.active}")
+    return told
+
 
 def _all(stream: AbstractContextManager[Iterable[T]]) -> list[T]:
     with stream as found:
@@ -88,6 +119,12 @@ class OfTrio:
 
     async def leases_watched(self) -> list[Lease]:
         return await _all_async(self._client.watch_leases())
+
+    async def resources_watched(self) -> list[ResourceStatus]:
+        return await _all_async(self._client.watch_devices())
+
+    async def served(self, held: list[Instance]) -> list[str]:
+        return await _served_async(self._client.serve("Sensor", held))
 
 
 class OfAsyncio:
@@ -112,10 +149,31 @@ class OfAsyncio:
     async def leases_watched(self) -> list[Lease]:
         return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch_leases())
 
+    async def resources_watched(self) -> list[ResourceStatus]:
+        return await trio.to_thread.run_sync(self._portal.call, _all_async, self._client.watch_devices())
+
+    async def served(self, held: list[Instance]) -> list[str]:
+        return await trio.to_thread.run_sync(self._portal.call, _served_async, self._client.serve("Sensor", held))
+
 
 async def _all_async(stream: AbstractAsyncContextManager[AsyncIterable[T]]) -> list[T]:
     async with stream as found:
         return [element async for element in found]
+
+
+async def _served_async(block: AbstractAsyncContextManager[Serving]) -> list[str]:
+    told = []
+    async with block as asks:
+        async for ask in asks:
+            match ask:
+                case HandlerAsk(kind="validate"):
+                    taken = await ask.refuse("too old", cause="old")
+                    told.append(f"refused {ask.instance.name} in {ask.seconds}: {taken}")
+                case HandlerAsk():
+                    told.append(f"{ask.kind}: {await ask.done()} {await asks.report(ask.instance.id, Health.HEALTHY)}")
+                case RoleTold():
+                    told.append(f"active: {ask.active}")
+    return told
 
 
 Make = Callable[..., Any]
@@ -201,6 +259,81 @@ async def test_a_reader_that_is_too_slow_is_told(make: Make, tmp_path: Path) -> 
             await client.watched()
 
 
+async def test_a_watch_of_devices_yields_each_resource_as_it_is_then_and_one_that_has_gone(
+    make: Make, tmp_path: Path
+) -> None:
+    """Of one that has gone between its line and the request, only the last line is shown."""
+    gpu, nic = (
+        {"time": GONE["since"], **resource_json(GPU), "resource": name} for name in (GPU.name, "vendor.com/nic")
+    )
+    del gpu["devices"], nic["devices"]  # The stream is without them.
+    lines = [json.dumps(each).encode() + b"\n" for each in (gpu, nic, GONE)]
+    shown = (answer(200, {"resources": [resource_json(GPU)]}), answer(404, {"error": "no device plugin has it"}))
+    async with asking(make, tmp_path, chunked(*lines), *shown) as (client, server):
+        found = await client.resources_watched()
+    assert [(each.name, each.state, len([*each.devices()])) for each in found] == [
+        ("vendor.com/gpu", "listed", 2),
+        ("vendor.com/nic", "gone", 0),
+    ]
+    assert [request.line.split()[1] for request in server.requests] == [
+        "/v1/devices/watch?heartbeat=1.25",
+        "/v1/devices?resource=vendor.com%2Fgpu",
+        "/v1/devices?resource=vendor.com%2Fnic",
+    ]
+
+
+async def test_a_watch_of_devices_whose_request_is_refused_otherwise_raises_that(make: Make, tmp_path: Path) -> None:
+    stream = chunked(json.dumps(resource_json(GPU)).encode() + b"\n")
+    async with asking(make, tmp_path, stream, answer(503, {"error": "no answer"})) as (client, _):
+        with pytest.raises(DaemonError, match="no answer"):
+            await client.resources_watched()
+
+
+async def test_a_handler_answers_what_it_is_asked_until_the_daemon_stops(make: Make, tmp_path: Path) -> None:
+    """A ping is answered at the next look, and what is new is ignored."""
+    plugin = {"instance": "e-1", "name": "a", "socket": "/a.sock"}
+    stream = chunked(
+        b'{"hello": {"session": "S", "heartbeat": 15.0}}\n',
+        b'\n{"ask": "ping", "id": 1}\n{"weather": "fine"}\n',
+        json.dumps({"ask": "validate", "id": 2, "seconds": 60.0, "plugin": plugin}).encode() + b"\n",
+        json.dumps({"ask": "follow", "id": 3, "plugin": plugin}).encode() + b"\n",
+        b'{"role": {"instance": "e-1", "active": true}}\n',
+    )
+    taken, dropped = answer(200, {"taken": 1, "dropped": 0}), answer(200, {"taken": 0, "dropped": 1})
+    answers = (stream, answer(200, {"held": 1}), taken, taken, dropped, taken)
+    async with asking(make, tmp_path, *answers) as (client, server):
+        told = await client.served([Instance("e-1", "a", "/a.sock")])
+    assert told == ["refused a in 60.0: True", "follow: False True", "active: True"]
+    path = "POST /v1/handlers/Sensor"
+    assert [(request.line.removesuffix(" HTTP/1.1"), request.body) for request in server.requests[1:]] == [
+        (f"{path}/held", {"session": "S", "held": [plugin], "more": False}),
+        (f"{path}/answers", {"session": "S", "answers": [{"id": 1, "error": None, "cause": None}]}),
+        (f"{path}/answers", {"session": "S", "answers": [{"id": 2, "error": "too old", "cause": "old"}]}),
+        (f"{path}/answers", {"session": "S", "answers": [{"id": 3, "error": None, "cause": None}]}),
+        (
+            f"{path}/health",
+            {"session": "S", "plugins": [{"instance": "e-1", "reason": "", "warnings": [], "health": "healthy"}]},
+        ),
+    ]
+
+
+async def test_a_handler_whose_daemon_is_silent_for_three_heartbeats_is_told(make: Make, tmp_path: Path) -> None:
+    stream = chunked(b'{"hello": {"session": "S", "heartbeat": 0.05}}\n', end=False)
+    async with asking(make, tmp_path, stream, answer(200, {"held": 0}), hold=True) as (client, _):
+        with pytest.raises(NoDaemonError, match=r"within 0.15 s"):
+            await client.served([])
+
+
+def test_another_thread_closes_a_session_and_the_iteration_is_over(tmp_path: Path) -> None:
+    stream = chunked(b'{"hello": {"session": "S", "heartbeat": 15.0}}\n', end=False)
+    with (
+        lease_server(tmp_path, stream, answer(200, {"held": 0}), hold=True) as server,
+        SyncClient(str(server.path)).serve("Sensor") as asks,
+    ):
+        threading.Timer(0.1, asks.close).start()
+        assert [*asks] == []
+
+
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +370,10 @@ REFUSED = {"resource": "vendor.com/gpu", "endpoint": "gpu.sock", "pid": 812, "re
     ("said", "why"),
     [
         (amount(1, "lost", "the stream ended\n"), "has 1 of 2 healthy devices: it is lost: the stream ended\\n"),
-        (amount(1), "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy"),
+        (
+            amount(1),
+            "has 1 of 2 healthy devices: its plugin lists 2 devices, of which 1 are healthy, and not GPU-1 (Unhealthy)",
+        ),
         (amount(0, "gone"), f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
         (b"", f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),
     ],
@@ -247,12 +383,14 @@ async def test_a_wait_for_devices_says_what_the_command_says(
     make: Make, tmp_path: Path, said: bytes, why: str, refused: list[object]
 ) -> None:
     lines = chunked(said + b"\n", end=False)
-    async with asking(make, tmp_path, lines, answer(200, refused), hold=True) as (client, server):
+    shown = answer(200, {"resources": [resource_json(GPU)]})
+    async with asking(make, tmp_path, lines, answer(200, refused), shown, hold=True) as (client, server):
         with pytest.raises(NotReadyError) as caught:
             await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=2)
     also = r"; the last Register call for it, by pid 812, was refused 12 s ago: no\nname" if refused else ""
     assert str(caught.value) == f"within 2 s: vendor.com/gpu {why}{also}"
-    assert server.requests[1].line == "GET /v1/devices/refused HTTP/1.1"
+    asked = [request.line for request in server.requests[1:]]
+    assert asked == ["GET /v1/devices/refused HTTP/1.1", "GET /v1/devices HTTP/1.1"]
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -115,6 +115,7 @@ def test_why_wait_does_not_end() -> None:
         for refusals in ({}, refused)
         for resources in ((), (RESOURCE,), (LOST,))
     ]
+    said.append(attrs.evolve(waiting(RESOURCE), unhealthy={GPU: "GPU-1 (Unhealthy)"}).why_not(WantedDevices(GPU, 3)))
     silent = WaitingForDevices([WantedDevices(GPU)], CommandError("nobody answers", EXIT_UNREACHABLE))
     assert silent.exit_code == EXIT_UNREACHABLE
     snapshots.check("wait-for-devices", {"why not": [*said, silent.why_not(WantedDevices(GPU))]})

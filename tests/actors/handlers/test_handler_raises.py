@@ -7,9 +7,10 @@ from collections.abc import Callable
 import attrs
 import pytest
 import trio
+from grpclib import GRPCError, Status
 
 from plugind.actors.handlers.calls import CallConfig, HandlerCalls
-from plugind.protocol.errors import PluginError
+from plugind.protocol.errors import HandlerAwayError, PluginError
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import Outcome
 from plugind.testing import FakeHandler
@@ -76,6 +77,24 @@ async def test_nothing_that_a_handler_raises_leaves_its_call(ask: str, make: Cal
 async def test_a_refusal_that_cannot_be_read_is_a_refusal() -> None:
     calls = HandlerCalls(Raises(UnreadableError), CallConfig(30.0), "T")
     assert (await calls.make(calls.prepare("validate", PLUGIN))).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PluginError(2000 * "m", cause="short"), 1024 * "m"),
+        (GRPCError(Status.UNAVAILABLE, "it is away"), "UNAVAILABLE: it is away"),
+        (HandlerAwayError("it is asked later"), None),
+    ],
+)
+@pytest.mark.parametrize("ask", ["validate", "deregister"])
+async def test_an_error_of_a_deregister_is_logged_in_its_words(ask: str, error: Exception, words: str | None) -> None:
+    """Fault 84: nothing else has them. What is answered to other asks the plugin is told."""
+    log = Lines()
+    calls = HandlerCalls(Raises(lambda: error), CallConfig(30.0, log), "T")
+    await calls.make(calls.prepare(ask, PLUGIN))
+    logged = [line["error"] for _, line in log.with_text("deregister failed")]
+    assert logged == ([words] if words is not None and ask == "deregister" else [])
 
 
 @pytest.mark.parametrize("name", ["KeyboardInterrupt", "KeyboardInterrupt in a group"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -16,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from plugind.actors.handlers.errors import MAX_ERROR
 from plugind.actors.handlers.remote import RemoteHandlers, Session
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.actors.simulation.scripts import Lives
+from plugind.protocol.client.asks_json import event_to_json
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.remote import (
     MOST_OPEN,
@@ -37,7 +40,9 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.protocol.words import StateName
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
+from plugind.tests.actors.handlers.calling import Lines
 from plugind.tests.protocol.hypothesis_settings import examples
+from plugind.tests.tools.handlers_schema import check
 
 TYPE = "Sensor"
 KNOWN = attrs.evolve(DEFAULT_CONFIG, handler_uids={TYPE: frozenset({1000})})
@@ -84,6 +89,7 @@ class Process:
         self._scope.cancel()
 
     def take(self, event: Ask | Withdrawn | RoleTold | Synced) -> None:
+        check("line", json.loads(json.dumps(event_to_json(event, trio.current_time()))))
         match event:
             case Ask():
                 self.told.append(f"{event.kind.value} {event.name}".strip())
@@ -215,6 +221,38 @@ async def test_after_a_kill_of_the_daemon_what_a_process_has_is_deregistered_and
         assert before.isdisjoint(process.has)
 
 
+@pytest.mark.parametrize("was_done", [False, True])
+@pytest.mark.parametrize("during", [kind for kind in AskKind if kind is not AskKind.PING])
+async def test_a_daemon_that_dies_amid_an_ask_leaves_the_process_with_exactly_the_plugins_that_are_there(
+    during: AskKind, was_done: bool, autojump_clock: MockClock
+) -> None:
+    """Whether the process has done what it was asked or not: its answer is lost either way."""
+    async with served(verdicts={during: None}) as (node, nursery, process):
+        plugin = node.plug("a.sock", sensor())
+        await trio.sleep(1)
+        leaves = during in (AskKind.UNFOLLOW, AskKind.DEREGISTER)
+        if leaves:
+            plugin.stop()
+            await trio.sleep(1)
+        (ask,) = process.unanswered
+        assert (ask.kind, ask.name) == (during, "a")
+        assert ask.instance is not None
+        if was_done and during is AskKind.REGISTER:
+            process.has[ask.instance.id] = ask.instance
+        if was_done and during is AskKind.DEREGISTER:
+            del process.has[ask.instance.id]
+        process.kill()
+        await node.kill()
+        process.verdicts.clear()
+        node.config = attrs.evolve(KNOWN, seed=1)
+        await node.start()
+        await nursery.start(process.serve)
+        await trio.sleep(10)
+        epoch = remote(node).epoch
+        assert [instance.rpartition("-")[0] for instance in process.has] == ([] if leaves else [epoch])
+        assert node.state("a.sock") == (None if leaves else "registered")
+
+
 @pytest.mark.parametrize("during", [AskKind.VALIDATE, AskKind.REGISTER])
 async def test_a_process_that_dies_before_it_answers_leaves_the_plugin_untold(
     during: AskKind, autojump_clock: MockClock
@@ -254,6 +292,42 @@ async def test_a_process_that_misses_three_deadlines_hangs_until_it_answers_a_pi
         await trio.sleep(PING_EVERY + 20)
         assert process.news()[:2] == ["ping", "deregister old"]
         assert {node.state(f"{name}.sock") for name in "abc"} == {"registered"}
+
+
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+async def test_three_plugins_are_told_that_a_handler_did_not_finish_and_all_others_wait_untold(
+    gap: float, autojump_clock: MockClock
+) -> None:
+    config = attrs.evolve(KNOWN, timeouts=Timeouts(handlers={TYPE: 10.0}))
+    async with served(config, dict.fromkeys(AskKind, None)) as (node, _, process):
+        plugins = []
+        for number in range(10):
+            plugins.append(node.plug(f"{number}.sock", sensor(str(number))))
+            await trio.sleep(gap)
+        await trio.sleep(100)
+        told = [call.error or "" for plugin in plugins for call in plugin.calls if call.method != "GetInfo"]
+        assert [error.rpartition(": ")[2] for error in told] == ["the handler did not finish in 10 s"] * 3
+        assert {node.state(f"{number}.sock") for number in range(10)} == {"parked"}
+        assert process.news()[-3:] == ["ping"] * 3
+
+
+async def test_an_error_of_a_deregister_is_logged_also_for_an_instance_of_before(autojump_clock: MockClock) -> None:
+    """Fault 84."""
+    log = Lines()
+    verdicts = {AskKind.DEREGISTER: Verdict("it is mounted " * 100)}
+    async with SimulatedNode(KNOWN, log=log) as node, trio.open_nursery() as nursery:
+        older = Instance("older-1", "b", "/plugins/b.sock")
+        process = Process(node, has={older.id: older}, verdicts={**verdicts})
+        await nursery.start(process.serve)
+        plugin = node.plug("a.sock", sensor())
+        await node.registered("a.sock")
+        plugin.stop()
+        await node.settled()
+        process.kill()
+    lines = [line for _, line in log.with_text("deregister failed")]
+    assert [(line["type"], line["name"], line["error"]) for line in lines] == [
+        (TYPE, name, ("it is mounted " * 100)[:MAX_ERROR]) for name in "ba"
+    ]
 
 
 async def test_after_the_grace_the_plugins_of_an_absent_handler_are_deregistered(autojump_clock: MockClock) -> None:

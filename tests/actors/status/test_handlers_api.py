@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import jsonschema
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -16,10 +17,12 @@ from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.actors.status.handlers_api import HOLD_WITHIN, HandlersApi, is_handler_stream
-from plugind.protocol.client.asks_json import MOST_AT_ONCE, Asked, event_from_json, hello_from_json
+from plugind.protocol.client.asks_forms import MOST_AT_ONCE
+from plugind.protocol.client.asks_json import Asked, event_from_json, hello_from_json
 from plugind.protocol.client.status_values import StatusFormError
-from plugind.protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Withdrawn
+from plugind.protocol.handlers.remote import MOST_LISTS, AskKind, Instance, RoleTold, Synced, Withdrawn
 from plugind.testing import FakePlugin, SimulatedNode
+from plugind.tests.tools.handlers_schema import check
 
 AGENT, OTHER = 1000, 1001
 CONFIG = attrs.evolve(DEFAULT_CONFIG, handler_uids={"Sensor": frozenset({AGENT})})
@@ -40,8 +43,12 @@ class Served:
         return self.api.answer(HttpRequest(method, path, {}, text, Credentials(77, uid, uid)))
 
     def post(self, what: str, **body: object) -> tuple[int, Any]:
-        response = self.ask("POST", f"{PATH}/{what}", {"session": self.session, **body})
-        return response.status, json.loads(response.body)
+        said = {"session": self.session, **body}
+        response = self.ask("POST", f"{PATH}/{what}", said)
+        answer = json.loads(response.body)
+        check(what, said)
+        check("error" if response.status != 200 else "heldAnswer" if what == "held" else "countedAnswer", answer)
+        return response.status, answer
 
     async def open(self) -> None:
         response = self.ask("GET", PATH)
@@ -53,7 +60,10 @@ class Served:
 
     async def _take(self, piece: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        self.lines += [json.loads(line) if line else None for line in piece.decode().splitlines()]
+        for line in piece.decode().splitlines():
+            self.lines.append(json.loads(line) if line else None)
+            if line:
+                check("line", self.lines[-1])
 
     @property
     def session(self) -> str:
@@ -90,6 +100,30 @@ async def test_a_handler_is_asked_line_by_line_and_answers_in_requests(autojump_
         assert routes.node.history("a.sock")[-1].cause == "plugin registration failed: full"
 
 
+async def test_all_that_a_session_says_from_a_plugins_start_to_its_end_is_valid(autojump_clock: MockClock) -> None:
+    """The routes check each line and each body."""
+    async with served() as routes:
+        await routes.open()
+        routes.post("held", held=[{"instance": "older-3", "name": "a", "socket": "/plugins/a.sock"}])
+        plugin = routes.node.plug("a.sock", FakePlugin("Sensor", "a"))
+        done = 0
+        for kind in ("deregister", "validate", "register", "follow", "unfollow", "deregister"):
+            await trio.sleep(0.1)
+            if kind == "unfollow":
+                plugin.stop()
+                await trio.sleep(0.1)
+            asks = [asked for line in routes.lines if isinstance(asked := event_from_json(line), Asked)]
+            assert [asked.kind for asked in asks[done:]] == [kind]
+            routes.post("answers", answers=[{"id": asks[-1].id, "error": None}])
+            if kind == "follow":
+                assert asks[-1].instance is not None
+                health = {"instance": asks[-1].instance.id, "health": "healthy", "facts": {"unit": "celsius"}}
+                assert routes.post("health", plugins=[health]) == (200, {"taken": 1, "dropped": 0})
+            done = len(asks)
+        assert {"synced": True} in routes.lines
+        assert [line["role"]["active"] for line in routes.lines if line and "role" in line][-1]
+
+
 async def test_a_quiet_stream_has_heartbeats_and_a_handler_that_never_says_what_it_has_is_ended(
     autojump_clock: MockClock,
 ) -> None:
@@ -117,6 +151,20 @@ async def test_what_a_handler_has_can_come_in_pieces_and_is_said_once(autojump_c
         ]
         assert events[-1] == Synced()
         assert routes.post("held", held=[])[0] == 409
+
+
+async def test_what_a_handler_has_is_said_in_a_limited_number_of_lists(autojump_clock: MockClock) -> None:
+    async with served() as routes:
+        await routes.open()
+        for _ in range(MOST_LISTS):
+            assert routes.post("held", held=[], more=True)[0] == 200
+        status, said = routes.post("held", held=[])
+        assert (status, said["error"]) == (
+            409,
+            f"what it holds was said in {MOST_LISTS} lists: fill each, or hold less",
+        )
+        await trio.sleep(HOLD_WITHIN + 1)
+        assert routes.lines[-1] == {"error": "what it holds was not said within 60 s"}
 
 
 @pytest.mark.parametrize(
@@ -164,6 +212,8 @@ async def test_a_body_that_is_not_understood_says_what_to_give(
         response = routes.ask("POST", f"{PATH}/{what}", body)
         assert response.status == 400
         assert error in json.loads(response.body)["error"]
+        with pytest.raises(jsonschema.ValidationError):
+            check(what, body)
 
 
 async def test_a_token_counts_for_its_user_and_type_alone(autojump_clock: MockClock) -> None:

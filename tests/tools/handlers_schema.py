@@ -1,0 +1,136 @@
+"""Writes the JSON Schema of what plugind and a handler in another process say to each other.
+
+::
+
+    python -m tests.tools.handlers_schema           # print the schema
+    python -m tests.tools.handlers_schema --write   # write it into the package
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import jsonschema
+
+from plugind.protocol.client import asks_forms
+from plugind.protocol.client.asks_forms import AnswersBody, CountedAnswer, ErrorForm, HealthBody, HeldAnswer, HeldBody
+
+PATH = Path(asks_forms.__file__).with_name("handlers.schema.json")
+Schema = dict[str, Any]
+#: The parts that are named by what they are for; each of them is a schema of its own.
+PARTS: dict[str, Any] = {
+    "line": asks_forms.Line,
+    "held": HeldBody,
+    "answers": AnswersBody,
+    "health": HealthBody,
+    "heldAnswer": HeldAnswer,
+    "countedAnswer": CountedAnswer,
+    "error": ErrorForm,
+}
+#: What is posted may have no other keys; what plugind says may.
+POSTED = ("held", "answers", "health")
+_LINE = "A line of the stream that is not empty. Ignore one that is not valid: it is of a newer plugind."
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def schema(*, of_newer: bool = True) -> Schema:
+    """Return the whole schema; a JSON text is valid if it is a line of the stream.
+
+    Unless it is to be that ``of_newer`` versions of plugind, too, there may be no other keys.
+    """
+    parts = {name: {"$ref": f"#/$defs/{form.__name__}"} for name, form in PARTS.items() if is_typeddict(form)}
+    forms = {
+        each.__name__: _object(each, closed=name in POSTED or not of_newer)
+        for name, form in PARTS.items()
+        for each in _forms_in(form)
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What plugind and a handler in another process say to each other: docs/remote-handlers.md",
+        "$ref": "#/$defs/line",
+        "$defs": {"line": {"description": _LINE, **_schema_of(PARTS["line"])}, **parts, **dict(sorted(forms.items()))},
+    }
+
+
+def _forms_in(kind: Any) -> Iterator[Any]:
+    """Yield the forms of objects in a type, that of the type first."""
+    if is_typeddict(kind):
+        yield kind
+        for inner in get_type_hints(kind).values():
+            yield from _forms_in(inner)
+    for inner in get_args(kind):
+        yield from _forms_in(inner)
+
+
+def _object(form: Any, *, closed: bool) -> Schema:
+    hints = get_type_hints(form, include_extras=True)
+    found: Schema = {
+        "description": form.__doc__,
+        "type": "object",
+        "properties": {key: _schema_of(hint) for key, hint in hints.items()},
+        "required": [key for key, hint in hints.items() if get_origin(hint) is not NotRequired],
+    }
+    return {**found, "additionalProperties": False} if closed else found
+
+
+def _schema_of(kind: Any) -> Schema:
+    """Return the schema of a type."""
+    match get_origin(kind), get_args(kind):
+        case (origin, (of,)) if origin is NotRequired:
+            return _schema_of(of)
+        case (origin, (of, *keywords)) if origin is Annotated:
+            return {**_schema_of(of), **dict(keywords)}
+        case (origin, words) if origin is Literal:
+            return {"enum": [*words]}
+        case (origin, several) if origin in (Union, UnionType):
+            return {"anyOf": [_schema_of(of) for of in several]}
+        case (origin, (of,)) if origin is list:
+            return {"type": "array", "items": _schema_of(of)}
+        case (origin, (_, of)) if origin is dict:
+            return {"type": "object", "additionalProperties": _schema_of(of)}
+        case _ if is_typeddict(kind):
+            return {"$ref": f"#/$defs/{kind.__name__}"}
+        case _ if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return {"enum": [member.value for member in kind]}
+        case _:
+            return {"type": _PLAIN[kind]}
+
+
+def check(part: str, content: object, *, of_newer: bool = False) -> None:
+    """Check that what was said is a valid ``part``.
+
+    Raises:
+      jsonschema.ValidationError: if it is not.
+    """
+    _validator(part, of_newer=of_newer).validate(content)
+
+
+@cache
+def _validator(part: str, *, of_newer: bool) -> Any:
+    return jsonschema.Draft202012Validator({**schema(of_newer=of_newer), "$ref": f"#/$defs/{part}"})
+
+
+def text() -> str:
+    """Return the text of the file."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def main() -> None:
+    """Print the schema, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {PATH.name} into the package")
+    if parser.parse_args().write:
+        PATH.write_text(text())
+    else:
+        print(text(), end="")
+
+
+if __name__ == "__main__":
+    main()
