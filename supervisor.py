@@ -341,9 +341,5 @@ class NodeSupervisor(Supervisor):
 
     def __init__(self, node: Node) -> None:
         self._begin_with(node)
-        self.counts, self.hung, self.note_reload, self.unfinished = (
-            node.counts,
-            node.hung,
-            node.note_reload,
-            node.unfinished,
-        )
+        self.counts, self.hung = node.counts, node.hung
+        self.note_reload, self.unfinished = node.note_reload, node.unfinished

@@ -50,11 +50,7 @@ from .actors.simulation.directory import MemoryDirectory
 from .actors.simulation.faults import ACTORS, WaitFailedError
 from .actors.simulation.handlers import Fails, FakeHandler, Hangs, Takes
 from .actors.simulation.network import Accepting
-from .actors.simulation.node import (
-    DEFAULT_CONFIG,
-    LeakError,
-    SimulatedNode,
-)
+from .actors.simulation.node import DEFAULT_CONFIG, LeakError, SimulatedNode
 from .actors.simulation.plugins import Call, FakePlugin, PluggedIn
 from .actors.simulation.scripts import play
 from .actors.simulation.streams import connected
