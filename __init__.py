@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from .protocol.health.checks import Checked, HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
@@ -64,6 +65,8 @@ __all__ = [
     "DRAError",
     "Device",
     "DevicePluginDirectory",
+    "Drain",
+    "DrainTarget",
     "GaveUpError",
     "Handler",
     "Health",
@@ -121,6 +124,7 @@ if not TYPE_CHECKING:
         """,
         ".protocol.health.checks": "Checked HealthChecks",
         ".protocol.leases.config": "LeaseLimits LeaseUsers LeasesConfig",
+        ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.mapped": "ResourceConfig",
         ".protocol.leases.replies": "Problem",
         ".protocol.leases.values": "Lease Pool",

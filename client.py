@@ -43,6 +43,7 @@ if _typing.TYPE_CHECKING:
     from .actors.client.serving import HandlerAsk, Serving, SyncHandlerAsk, SyncServing
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
+    from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.replies import Problem
     from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
@@ -57,6 +58,8 @@ __all__ = [
     "ClientError",
     "DaemonError",
     "DeviceStatus",
+    "Drain",
+    "DrainTarget",
     "HandlerAsk",
     "Health",
     "HeldLease",
@@ -97,6 +100,7 @@ if not _typing.TYPE_CHECKING:
         ".actors.client.serving": "HandlerAsk Serving SyncHandlerAsk SyncServing",
         ".actors.client.sync": "SyncClient SyncWatch",
         ".protocol.handlers.remote": "AskKind Instance RoleTold",
+        ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.replies": "Problem",
         ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
         ".protocol.messages.reconciler": "RetryAnswer",

@@ -25,6 +25,7 @@ from .actors.node.supervision import GaveUpError
 from .actors.status.memory import StatusConfig
 from .protocol.errors import AllocationError, ConfigError
 from .protocol.handlers.facts_asking import ask_for_facts
+from .protocol.leases.drains import Drain, DrainTarget
 from .protocol.leases.replies import LeasesSnapshot, Problem
 from .protocol.leases.values import Lease, request_of
 from .protocol.logs.lines import Logger
@@ -287,6 +288,29 @@ class Supervisor:
           NodeEndedError: if the node ends before that.
         """
         return await self._node.lease_calls.renew(lease)
+
+    async def drain(
+        self, resource: str | None, device: str | None = None, *, reason: str = "", until: float | None = None
+    ) -> Drain:
+        """Take a device, or all devices of a resource, out of service; None as the ``resource`` stands for the node.
+
+        Nothing of the target is leased until :meth:`undrain`, or until the Unix second ``until``, and leases of it
+        stay. Whoever asks for it is told the ``reason``.
+
+        Raises:
+          AllocationError: if it cannot be written, or there are too many drains.
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._node.lease_calls.drain(DrainTarget(resource, device), reason, until)
+
+    async def undrain(self, resource: str | None, device: str | None = None) -> Drain:
+        """Put what :meth:`drain` took out of service back; return the drain that has ended.
+
+        Raises:
+          AllocationError: if it is not drained, or that cannot be written.
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._node.lease_calls.undrain(DrainTarget(resource, device))
 
     def dra_driver(self, name: str) -> DRADriver:
         """Return the DRA driver ``name``, which can prepare the devices of resource claims.

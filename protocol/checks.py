@@ -103,3 +103,8 @@ def or_none(check: Check) -> Check:
             check(owner, attribute, value)
 
     return check_unless_none
+
+
+def copied(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a copy, which whoever has given it does not change."""
+    return dict(given)

@@ -8,7 +8,7 @@ import pytest
 
 from plugind.actors.devices import calls as device_calls
 from plugind.actors.leases import cdi_files, cdi_writer, saving
-from plugind.protocol.leases import answers, asked_json, book
+from plugind.protocol.leases import answers, asked_json, book, grace
 from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.forms import FORMS
 from plugind.protocol.leases.limits import MAX_ID
@@ -42,7 +42,7 @@ LIMITS = {
     "time within which a container has to start, or a connection has to be back after a restart of plugind": (
         f"{book.BIND:g} s"
     ),
-    "time for which a lease outlives its container, unless a request needs its devices": f"{book.GRACE:g} s",
+    "time for which a lease outlives its container, unless a request needs its devices": f"{grace.GRACE:g} s",
     "time for a write of the state, and of a CDI file": f"{saving.DEADLINE:g} s, {cdi_writer.DEADLINE:g} s",
 }
 

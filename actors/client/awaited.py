@@ -19,7 +19,9 @@ RECONNECT: Final = 0.2
 #: Seconds for what only explains why something is missing.
 EXPLAIN: Final = 1.0
 #: Why a resource is not there.
-NOT_REGISTERED: Final = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
+NOT_REGISTERED: Final = (
+    "neither a device plugin nor the configuration offers it; 'plugind ls' shows plugins that are on their way"
+)
 
 
 class Awaited(Protocol):
@@ -215,8 +217,10 @@ def too_few(
     elif resource.get("state") != ResourceState.LISTED:
         reason = resource.get("reason")
         why = f"it is {escaped(str(resource.get('state')))}" + (f": {escaped(str(reason))}" if reason else "")
+    elif reason := resource.get("reason"):
+        why = escaped(str(reason))
     else:
-        why = f"its plugin lists {counted(resource.get('capacity'), 'device')}, of which {healthy} are healthy"
+        why = f"it lists {counted(resource.get('capacity'), 'device')}, of which {healthy} are healthy"
         why += f", and not {unhealthy}" if unhealthy else ""
     return f"{escaped(name)} has {healthy} of {counted(wanted, 'healthy device')}: {why}"
 

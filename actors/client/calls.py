@@ -11,7 +11,7 @@ import attrs
 from ...protocol.text import escaped
 from ...protocol.version import STATUS_VERSION, difference
 from .errors import ClientError, DaemonError
-from .reaching import UNKNOWN_HERE
+from .reaching import UNKNOWN_HERE, error_in
 
 AnswerT = TypeVar("AnswerT")
 #: The status of an answer for which something was made.
@@ -22,16 +22,6 @@ def refusal(status: int, body: bytes) -> ClientError:
     """Return the error of an answer that is none of success."""
     said = error_in(body)
     return DaemonError(f"the daemon answers {status}" if said is None else escaped(said), status)
-
-
-def error_in(text: bytes) -> str | None:
-    """Return why there is no answer, if an answer or a line of a stream says that."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    said = content.get("error") if isinstance(content, dict) else None
-    return said if isinstance(said, str) else None
 
 
 @attrs.frozen

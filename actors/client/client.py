@@ -11,6 +11,7 @@ import attrs
 
 from ...protocol.client.status_values import plugin_from_json, resource_from_json
 from ...protocol.leases.asked_json import LeaseBody
+from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.leases_json import lease_from_json
 from ...protocol.leases.values import START_WITHIN, ConnectionOwner, Lease, Request, request_of
 from ...protocol.plugins.devices import ResourceState, ResourceStatus
@@ -27,12 +28,14 @@ from .lease_calls import (
     all_leases,
     allocation,
     deadline_of,
+    draining,
     is_unknown,
     new_id,
     own_process,
     owner_of,
     release,
     renewal,
+    undraining,
 )
 from .paths import default_status_path
 from .reaching import ANSWER_TIMEOUT, WRITING, watched
@@ -279,22 +282,20 @@ class Client:
                 print(held.lease.devices["vendor.com/gpu"])
 
         So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
-        block, or with the process. A daemon that is started again within a minute finds the lease still held.
-        If the lease ends before the block, since somebody has released it, the block is cancelled. If no
-        daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
+        block, or with the process and all that it has forked. If the daemon is started again, the connection comes back
+        within a minute, and the lease stays. If the lease ends before the block, since somebody has released it,
+        ``held.lost`` says why. Then the block of a :class:`Client` is cancelled, and the end of any block raises an
+        error. If no daemon answers at the end of the block, nothing is raised: the lease ends with its connection.
 
         Raises:
           LeaseFailedError: if there is no such lease.
           LeaseLostError: if the lease has ended before the block.
         """
-        from .on_anyio import cancelled_if_lost
-
         request = request_of(
             resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
         )
-        keeper = await self._kept(LeaseBody(request, ConnectionOwner(), id, wait))
-        async with cancelled_if_lost(keeper), self._ending(keeper):
-            yield keeper.held
+        async with self._held(LeaseBody(request, ConnectionOwner(), id, wait)) as held:
+            yield held
 
     async def take(
         self,
@@ -362,6 +363,27 @@ class Client:
         """Return all leases, or those whose ids begin with ``prefix``."""
         return (await self._ask(all_leases(prefix))).leases
 
+    async def drain(
+        self, resource: str | None, device: str | None = None, *, reason: str = "", until: float | None = None
+    ) -> Drain:
+        """Take a device, or all devices of a resource, out of service; None as the ``resource`` stands for the node.
+
+        Nothing of the target is leased until :meth:`undrain`, or until the Unix second ``until``, and leases of it
+        stay. Whoever asks for it is told the ``reason``. To drain it again gives another reason and another end.
+
+        Raises:
+          LeaseFailedError: if this user may not do that, or it cannot be written.
+        """
+        return await self._ask(draining(DrainTarget(resource, device), reason, until), seconds=WRITING)
+
+    async def undrain(self, resource: str | None, device: str | None = None) -> Drain:
+        """Put what :meth:`drain` took out of service back; return the drain that has ended.
+
+        Raises:
+          LeaseFailedError: if it is not drained, this user may not do that, or it cannot be written.
+        """
+        return await self._ask(undraining(DrainTarget(resource, device)), seconds=WRITING)
+
     @asynccontextmanager
     async def watch_leases(self) -> AsyncIterator[Watch[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
@@ -385,6 +407,14 @@ class Client:
             await self._try_to_release(lease.id)
             raise
         await self._end(lease.id)
+
+    @asynccontextmanager
+    async def _held(self, asked: LeaseBody) -> AsyncIterator[HeldLease]:
+        from .on_anyio import cancelled_if_lost  # The synchronous client has another way.
+
+        keeper = await self._kept(asked)
+        async with cancelled_if_lost(keeper), self._ending(keeper):
+            yield keeper.held
 
     async def _kept(self, asked: LeaseBody) -> Keeper:
         keeper = Keeper(self._backend, self.path, self.timeout)

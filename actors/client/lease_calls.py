@@ -22,8 +22,9 @@ from ...protocol.leases.leases_json import (
 )
 from ...protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwner, TimeOwner
-from .calls import ClientRequest, error_in, refusal, understood
+from .calls import ClientRequest, refusal, understood
 from .errors import ClientError, LeaseFailedError
+from .reaching import error_in
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
 #: may be before it in line.

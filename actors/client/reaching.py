@@ -1,8 +1,9 @@
-"""How long a daemon may be silent, and what to do about one that does not answer."""
+"""How long a daemon may be silent, and what to do about one that does not answer, or that refuses."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Mapping
@@ -24,6 +25,16 @@ HEARTBEATS: Final = 4
 def watched(path: str, timeout: float) -> str:
     """Return what to ask for a stream of changes, in which a daemon that has stopped is noticed."""
     return f"{path}?heartbeat={min(max(timeout / HEARTBEATS, 0.02), 3600):g}"
+
+
+def error_in(text: bytes) -> str | None:
+    """Return why there is no answer, if an answer or a line of a stream says that."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    said = content.get("error") if isinstance(content, dict) else None
+    return said if isinstance(said, str) else None
 
 
 def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[str, str]) -> str:

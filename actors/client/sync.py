@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import attrs
 
 from ...protocol.leases.asked_json import LeaseBody
-from ...protocol.leases.values import ConnectionOwner, Lease, request_of
+from ...protocol.leases.values import Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
 from ..http.backends import BLOCKING, Entered, result_of
@@ -34,14 +35,14 @@ class _BlockingClient(Client):
 
     _backend = BLOCKING
 
-    @contextmanager
-    def held(self, asked: LeaseBody) -> Iterator[HeldLease]:
+    @asynccontextmanager
+    async def _held(self, asked: LeaseBody) -> AsyncIterator[HeldLease]:
         """Hold a lease for the block; a thread keeps its connection."""
-        keeper = result_of(self._kept(asked))
+        keeper = await self._kept(asked)
         thread = threading.Thread(target=lambda: result_of(keeper.keep()), name="plugind lease", daemon=True)
         thread.start()
         try:
-            with Entered(self._ending(keeper)):
+            async with self._ending(keeper):
                 yield keeper.held
         finally:
             thread.join()
@@ -59,6 +60,22 @@ def _blocking(
         return result_of(method(self._client, *args, **more))
 
     return called
+
+
+def _blocking_block(
+    method: Callable[Concatenate[Client, P], AbstractAsyncContextManager[T]],
+) -> Callable[Concatenate[SyncClient, P], AbstractContextManager[T]]:
+    """Return a method for ``with`` that does what one of :class:`Client` does for ``async with``."""
+
+    @wraps(method)
+    def opened(self: SyncClient, /, *args: P.args, **more: P.kwargs) -> AbstractContextManager[T]:
+        return Entered(method(self._client, *args, **more))
+
+    signature = inspect.signature(method)
+    shown = signature.replace(return_annotation=signature.return_annotation.replace("Async", ""))
+    opened.__dict__["__signature__"] = shown
+    opened.__doc__ = (method.__doc__ or "").replace("async with", "with")
+    return opened
 
 
 @attrs.frozen(eq=False)
@@ -173,85 +190,14 @@ class SyncClient:
 
     # --- leases ---
 
-    @contextmanager
-    def allocate(
-        self,
-        resources: Mapping[str, int],
-        *,
-        ids: Iterable[str] = (),
-        include: Iterable[str] = (),
-        id: str | None = None,  # noqa: A002 - as --id
-        labels: Mapping[str, str] | None = None,
-        pool: str | None = None,
-        wait: float | None = None,
-        ignore_missing: bool = False,
-    ) -> Iterator[Lease]:
-        """Lease devices for a block: so many of each resource, all or none.
-
-        ::
-
-            with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
-                print(lease.devices["vendor.com/gpu"])
-
-        This process owns the lease: if it is killed, the devices are free. ``ids`` are exactly the devices to take, and
-        ``include`` some of them; ``wait`` is how many seconds to wait in line.
-
-        Raises:
-          LeaseFailedError: if there is no such lease; ``problem`` says why, and ``holders`` who has the others.
-        """
-        allocated = self._client.allocate(
-            resources,
-            ids=ids,
-            include=include,
-            id=id,
-            labels=labels,
-            pool=pool,
-            wait=wait,
-            ignore_missing=ignore_missing,
-        )
-        with Entered(allocated) as lease:
-            yield lease
-
-    @contextmanager
-    def hold(
-        self,
-        resources: Mapping[str, int],
-        *,
-        ids: Iterable[str] = (),
-        include: Iterable[str] = (),
-        id: str | None = None,  # noqa: A002 - as --id
-        labels: Mapping[str, str] | None = None,
-        pool: str | None = None,
-        wait: float | None = None,
-        ignore_missing: bool = False,
-    ) -> Iterator[HeldLease]:
-        """Lease devices for a block as :meth:`allocate` does, but let a connection own the lease, not the process.
-
-        ::
-
-            with client.hold({"vendor.com/gpu": 1}) as held:
-                while held.lost is None and work():
-                    pass
-
-        So a program in another pid namespace can have a lease, too. The lease ends when the connection does: with the
-        block, or with the process and all that it has forked. A thread of the client keeps the connection; if the
-        daemon is started again, it comes back within a minute, and the lease stays. If the lease ends before the block,
-        since somebody has released it, ``held.lost`` says why, and the end of the block raises an error.
-
-        Raises:
-          LeaseFailedError: if there is no such lease.
-          LeaseLostError: if the lease has ended before the block.
-        """
-        request = request_of(
-            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
-        )
-        with self._client.held(LeaseBody(request, ConnectionOwner(), id, wait)) as held:
-            yield held
-
+    allocate = _blocking_block(Client.allocate)
+    hold = _blocking_block(Client.hold)
     take = _blocking(Client.take)
     release = _blocking(Client.release)
     renew = _blocking(Client.renew)
     leases = _blocking(Client.leases)
+    drain = _blocking(Client.drain)
+    undrain = _blocking(Client.undrain)
 
     @contextmanager
     def watch_leases(self) -> Iterator[SyncWatch[Lease]]:

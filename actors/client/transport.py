@@ -8,9 +8,9 @@ from typing import Final, TypedDict, TypeVar, Unpack
 
 from ..http.backends import BLOCKING, Backend, result_of
 from ..http.client import Reply, ask
-from .calls import ClientRequest, error_in
+from .calls import ClientRequest
 from .errors import ClientError, NoDaemonError
-from .reaching import WRITING
+from .reaching import WRITING, error_in
 
 T = TypeVar("T")
 

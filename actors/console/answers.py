@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ...protocol.text import escaped
 from ...protocol.version import difference
 from ...protocol.words import DirectoryCondition, Watching
-from ..client.reaching import ANSWER_TIMEOUT, UNKNOWN_HERE
+from ..client.reaching import ANSWER_TIMEOUT, UNKNOWN_HERE, error_in
 from .ending import EXIT_BUSY, EXIT_FAILED, CommandError
 from .status_socket import add_answer_timeout, add_status_argument, status_path
 
@@ -54,7 +54,8 @@ def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
 
     A daemon with another ``version`` of the status socket may not know the request.
     """
-    why = error_in(answer, status)
+    said = error_in(answer)
+    why = f"the daemon answered {status}" if said is None else escaped(said)
     if status in UNKNOWN_HERE and (other := difference(version)) is not None:
         why = f"{why}; {other}"
     if status == 404:
@@ -64,18 +65,12 @@ def refusal(answer: bytes, status: int, version: str | None) -> CommandError:
     return CommandError(why, EXIT_BUSY if status == 503 else EXIT_FAILED)
 
 
-def error_in(answer: bytes, status: int) -> str:
-    """Return the reason in an answer whose status is not 200."""
-    try:
-        decoded = json.loads(answer)
-    except ValueError:
-        decoded = None
-    if isinstance(decoded, dict) and isinstance(decoded.get("error"), str):
-        return escaped(decoded["error"])
-    return f"the daemon answered {status}"
+def decoded(said: bytes, what: str = "answer") -> Any:
+    """Return the content of an answer, or of a line of a stream.
 
-
-def _decoded(said: bytes, what: str = "answer") -> Any:
+    Raises:
+      CommandError: if it is not JSON.
+    """
     try:
         return json.loads(said)
     except ValueError as error:
@@ -88,10 +83,10 @@ def plugins_in(answer: bytes) -> list[Plugin]:
     Raises:
       CommandError: if the answer is not such a list.
     """
-    decoded = _decoded(answer)
-    if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
+    content = decoded(answer)
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
         raise CommandError("the daemon's answer is not a list of plugins")
-    return decoded
+    return content
 
 
 def resources_target(resource: str | None) -> str:
@@ -105,8 +100,8 @@ def resources_in(answer: bytes) -> list[Plugin]:
     Raises:
       CommandError: if it contains no list of them.
     """
-    decoded = _decoded(answer)
-    resources = decoded.get("resources") if isinstance(decoded, dict) else None
+    content = decoded(answer)
+    resources = content.get("resources") if isinstance(content, dict) else None
     if not isinstance(resources, list) or not all(isinstance(resource, dict) for resource in resources):
         raise CommandError("the daemon's answer is not a list of resources")
     return resources
@@ -118,12 +113,12 @@ def retries_in(answer: bytes) -> list[dict[str, Json]]:
     Raises:
       CommandError: if there are none.
     """
-    decoded = _decoded(answer)
-    if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
-        return [item for item in decoded["answers"] if isinstance(item, dict)]
-    if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
+    content = decoded(answer)
+    if isinstance(content, dict) and isinstance(content.get("answers"), list):
+        return [item for item in content["answers"] if isinstance(item, dict)]
+    if isinstance(content, dict) and isinstance(content.get("sockets"), list):
         # An older daemon lists only the sockets.
-        return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in decoded["sockets"]]
+        return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in content["sockets"]]
     raise CommandError("the daemon's answer does not say what is tried")
 
 
@@ -133,12 +128,12 @@ def plugin_in(line: bytes) -> Plugin:
     Raises:
       CommandError: if the line describes no plugin, or reports that the daemon ends the watch.
     """
-    decoded = _decoded(line, "line")
-    if not isinstance(decoded, dict):
+    content = decoded(line, "line")
+    if not isinstance(content, dict):
         raise CommandError("the daemon's line is not an object")
-    if isinstance(decoded.get("error"), str):
-        raise CommandError(escaped(decoded["error"]))
-    return decoded
+    if isinstance(content.get("error"), str):
+        raise CommandError(escaped(content["error"]))
+    return content
 
 
 def health_in(answer: bytes) -> Plugin:
@@ -147,7 +142,7 @@ def health_in(answer: bytes) -> Plugin:
     Raises:
       CommandError: if the answer is not JSON.
     """
-    health = _decoded(answer)
+    health = decoded(answer)
     return health if isinstance(health, dict) else {}
 
 

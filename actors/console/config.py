@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ...protocol.devices.static import overlaps
+from ...protocol.devices.static import FoundNode, doubts
 from ...protocol.errors import ConfigError
 from ...protocol.leases.mapped import BUILT_IN
 from ...protocol.settings.config import Config
@@ -17,9 +17,13 @@ from ...protocol.settings.given import Given, SettingProblem, SettingsError, Sou
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.settings.writing import to_json, to_toml
 from ...protocol.text import escaped
+from ..client.awaited import EXPLAIN
+from ..client.errors import ClientError
+from ..client.lease_calls import all_leases
+from ..client.transport import asked as answer_of
 from ..handlers.handler import check_handler
 from ..io.config_files import DEFAULT_FILE, ConfigFile, read_file, read_files
-from ..io.device_nodes import DeviceNodes
+from ..io.device_nodes import DeviceNodes, why_replaceable
 from ..node.handlers import built_in_handlers, installed_handlers
 from ..node.paths import check_device_directory, check_status_socket
 from ..node.wiring import check_pools
@@ -174,18 +178,22 @@ def check_files(args: argparse.Namespace) -> int:
         problems += unresolved((*given.values(), *(rest for one in parsed for rest in one.rest)))
         if problems:
             raise SettingsError(tuple(problems))
-        config = _check_together(given, files)
+        config, status_path = _check_together(given, files)
     except ConfigError as error:
         if args.output != "json":
             raise _unusable(error) from error
         say(json.dumps({"usable": False, "problems": _problems(error)}) + "\n")
         return EXIT_CONFIG
     # These depend on the devices that are plugged in now, so the file can be used nevertheless.
-    warnings = list(overlaps(config.devices, DeviceNodes().find))
+    nodes = DeviceNodes()
+    others, unknown = _given_by_plugins(config, status_path, nodes) if config.devices else ((), None)
+    warnings = list(doubts(config.devices, nodes.find, why_replaceable, others))
     for warning in warnings:
         complain(f"warning: {escaped(warning)}")
+    if unknown is not None:
+        complain(f"note: {escaped(unknown)}")
     if args.output == "json":
-        say(json.dumps({"usable": True, "problems": [], "warnings": warnings}) + "\n")
+        say(json.dumps({"usable": True, "problems": [], "warnings": warnings, "not_compared": unknown}) + "\n")
     return EXIT_OK
 
 
@@ -205,8 +213,8 @@ def _files(args: argparse.Namespace) -> tuple[ConfigFile, ...]:
     return read_files(os.path.abspath(named or DEFAULT_FILE), required=bool(named))
 
 
-def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> Config:
-    """Check the settings together, and return what they make.
+def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> tuple[Config, str]:
+    """Check the settings together, and return what they make, and the path of the status socket.
 
     Raises:
       SettingsError: if they cannot work together.
@@ -234,4 +242,27 @@ def _check_together(given: dict[str, Given], files: tuple[ConfigFile, ...]) -> C
             check(check_handler, plugin_type, handler, config.timeouts.of_handler(plugin_type))
     if settings is None or problems:
         raise SettingsError(tuple(problems))
-    return settings.config
+    return settings.config, settings.status_path
+
+
+def _given_by_plugins(
+    config: Config, status_path: str, nodes: DeviceNodes
+) -> tuple[Sequence[tuple[FoundNode, str]], str | None]:
+    """Return the nodes that plugins have given to leases, and why that is not known.
+
+    The list of a plugin has no nodes: it says which node a device is when the device is leased.
+    """
+    try:
+        leases = answer_of(status_path, all_leases(), timeout=EXPLAIN).leases
+    except ClientError as error:
+        return (), f"devices are not compared with the nodes that plugins have given: {error}"
+    found = list[tuple[FoundNode, str]]()
+    for lease in leases:
+        plugins = [name for name in lease.request.resources if name not in config.devices]
+        if not plugins or lease.answer is None:
+            continue
+        for path in dict.fromkeys(node.host_path for node in lease.answer.nodes):
+            node = nodes.look(path)
+            if node is not None and node.number and node.identity not in lease.answer.identities.values():
+                found.append((node, f"{', '.join(plugins)}, whose plugin has given it to the lease {lease.id}"))
+    return found, None

@@ -14,15 +14,19 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import stat
 import subprocess
+import time
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import PurePath
-from typing import IO, Final
+from typing import Final
 
 BWRAP: Final = "bwrap"
 
+#: Seconds that bubblewrap may take, and then its end.
+SECONDS: Final = 30.0
 #: What else of ``/dev`` is seen inside, if it is there: it is no device, or it is the terminal of the command.
 _SHARED: Final = ("/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/log")
 #: The nodes that bubblewrap makes in each ``/dev``.
@@ -44,11 +48,11 @@ def confine(bwrap: str, nodes: Collection[str]) -> None:
     here = os.getcwd()
     with ExitStack() as stack:
         reading, writing = os.pipe()
-        info = stack.enter_context(open(reading, "rb"))
+        stack.callback(os.close, reading)
         with open(writing, "wb"):
             holder = stack.enter_context(_holder(bwrap, nodes, writing))
         try:
-            child = _child_of(holder, info)
+            child = _child_of(holder, reading)
             _enter(child)
             os.chdir(here)
             left = next(_left(nodes), None)
@@ -58,32 +62,58 @@ def confine(bwrap: str, nodes: Collection[str]) -> None:
         raise ConfineError(f"the device node {left} was not leased, and is there all the same")
 
 
-def _holder(bwrap: str, nodes: Collection[str], info: int) -> subprocess.Popen[bytes]:
+@contextmanager
+def _holder(bwrap: str, nodes: Collection[str], info: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process with the file system. It writes what it reads, and ends with its input."""
     binds = [word for path in _SHARED for word in ("--dev-bind-try", path, path)]
     # bubblewrap makes directories that its own user alone may enter, and root may run the command as somebody else.
     made = sorted({str(above) for path in nodes for above in PurePath(path).parents if str(above).startswith("/dev/")})
     binds += [word for path in made for word in ("--perms", "0755", "--dir", path)]
     binds += [word for path in nodes for word in ("--dev-bind", path, path)]
-    words = [bwrap, "--bind", "/", "/", "--dev", "/dev", *binds, "--info-fd", str(info), "--", "cat"]
+    words = [bwrap, "--die-with-parent", "--bind", "/", "/", "--dev", "/dev", *binds, "--info-fd", str(info)]
     try:
-        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(info,))
+        holder = subprocess.Popen(
+            [*words, "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(info,)
+        )
     except OSError as error:
         raise ConfineError(f"{bwrap} cannot be run: {error.strerror}") from error
+    try:
+        yield holder
+    except BaseException:
+        holder.kill()
+        raise
+    finally:
+        for pipe in filter(None, (holder.stdin, holder.stdout)):
+            pipe.close()
+        # One that hangs in the kernel is left to itself.
+        with suppress(subprocess.TimeoutExpired):
+            holder.wait(SECONDS)
+        holder.kill()
 
 
-def _child_of(holder: subprocess.Popen[bytes], info: IO[bytes]) -> int:
+def _child_of(holder: subprocess.Popen[bytes], info: int) -> int:
     """Return the process that has the file system, once that is complete."""
     assert holder.stdin is not None, "it is a pipe"
     assert holder.stdout is not None, "it is a pipe"
-    try:
+    deadline = time.monotonic() + SECONDS
+    with suppress(BrokenPipeError):  # It has ended, and said why.
         holder.stdin.write(b"\n")
-        if holder.stdout.read(1):
-            return int(json.load(info)["child-pid"])
-    except BrokenPipeError:
-        pass  # It has ended, and said why.
+        # It has written who the process is before that begins.
+        if _read(holder.stdout.fileno(), deadline):
+            return int(json.loads(_read(info, deadline))["child-pid"])
     advice = "" if os.geteuid() == 0 else "; a user other than root needs user namespaces, which this kernel may forbid"
     raise ConfineError(f"{BWRAP} has made no /dev{advice}")
+
+
+def _read(descriptor: int, deadline: float) -> bytes:
+    """Return the next bytes of a pipe, or nothing at its end.
+
+    Raises:
+      ConfineError: if there is neither before the deadline.
+    """
+    if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        raise ConfineError(f"{BWRAP} has made no /dev within {SECONDS:g} s")
+    return os.read(descriptor, 4096)
 
 
 def _enter(child: int) -> None:

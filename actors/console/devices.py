@@ -54,7 +54,10 @@ the end.
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 #: Shown as the health of a leased device that its plugin does not list.
 MISSING = "no longer listed"
-_EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
+_EMPTY = (
+    "no devices: neither a device plugin nor the configuration offers any; 'plugind ls' shows plugins that are on their"
+    " way"
+)
 _OBSERVED = "no devices: this daemon only observes plugins (--observe), and does not ask them for their devices"
 _NOT_SERVED = "most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"
 
@@ -145,11 +148,7 @@ def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str
 
     yield from fitting(table, width, ("PLUGIN", "NUMA", "SINCE"), ("LEASE", "POOL", "USER"))
     yield summary(resources)
-    for resource in resources:
-        if resource.get("state") != ResourceState.LISTED:
-            yield wrong_with(resource)
-        elif not devices_in(resource):
-            yield f"{text(resource.get('resource'))} has no devices: {_lists_none(resource.get('plugin'))}"
+    yield from wrong_with(resources)
 
 
 def drain_lines(drains: Json) -> Iterator[str]:
@@ -208,12 +207,17 @@ def _numa(device: Plugin) -> str:
     return ",".join(map(text, nodes)) or "-" if isinstance(nodes, list) else "-"
 
 
-def wrong_with(resource: Plugin) -> str:
-    """Return why a resource has no list of devices now, and until when it is awaited."""
-    reason, goes_in = resource.get("reason"), resource.get("goes_in")
-    said = "" if reason is None else f": {text(reason)}"
-    end = "" if goes_in is None else f"; it goes in {duration(goes_in)}"
-    return f"{text(resource.get('resource'))} is {text(resource.get('state'))}{said}{end}"
+def wrong_with(resources: Iterable[Plugin]) -> Iterator[str]:
+    """Yield why a resource has no list of devices now, and until when it is awaited, or why its list has none."""
+    for resource in resources:
+        name, reason, goes_in = text(resource.get("resource")), resource.get("reason"), resource.get("goes_in")
+        if resource.get("state") != ResourceState.LISTED:
+            said = "" if reason is None else f": {text(reason)}"
+            end = "" if goes_in is None else f"; it goes in {duration(goes_in)}"
+            yield f"{name} is {text(resource.get('state'))}{said}{end}"
+        elif not devices_in(resource):
+            why = f"its plugin {text(resource.get('plugin'))} lists none" if reason is None else text(reason)
+            yield f"{name} has no devices: {why}"
 
 
 def _number(value: Json) -> int:
@@ -222,8 +226,3 @@ def _number(value: Json) -> int:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _lists_none(plugin: Json) -> str:
-    is_plugin = isinstance(plugin, str) and plugin.startswith("/")
-    return f"its plugin {text(plugin)} lists none" if is_plugin else f"nothing matches {text(plugin)}"

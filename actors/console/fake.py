@@ -47,8 +47,12 @@ While it runs, a fake plugin of these types takes commands, one in a line, on st
 --control names. With --command COMMAND it has taken one before it listens.
 
 """
-#: The types whose fake plugins accept commands.
-_COMMANDED = (DEVICE, CSI, DRA)
+#: The types whose fake plugins accept commands, each with its options.
+_ONLY_FOR = {
+    DEVICE: ("device plugins", fake_devices.ONLY_FOR_DEVICES),
+    CSI: ("CSI drivers", fake_csi.ONLY_FOR_CSI),
+    DRA: ("DRA drivers", fake_dra.ONLY_FOR_DRA),
+}
 
 OnCall = Callable[[Call], None]
 
@@ -320,12 +324,13 @@ def _usual_versions(args: argparse.Namespace) -> list[str]:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
+    for plugin_type, (whose, options) in _ONLY_FOR.items():
+        if args.type != plugin_type and (option := fake_devices.first_option(args, options)):
+            raise fake_devices.usage_error(f"{option} is for {whose}: add --type {plugin_type}, or leave it out")
     fake_devices.check_arguments(args)
-    fake_csi.check_driver_arguments(args)
-    fake_dra.check_dra_arguments(args)
     option = "--control" if args.control is not None else "--command"
-    if (args.control is not None or args.first_commands) and args.type not in _COMMANDED:
-        types = " or ".join(_COMMANDED)
+    if (args.control is not None or args.first_commands) and args.type not in _ONLY_FOR:
+        types = " or ".join(_ONLY_FOR)
         raise fake_devices.usage_error(f"{option} is for {types}: name one of them with --type, or leave it out")
     if args.registrar_only and not args.endpoint:
         raise fake_devices.usage_error("--registrar-only leaves the endpoint to another process: name it, --endpoint E")

@@ -12,7 +12,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -41,16 +41,17 @@ REACTIONS = {
 DRIVER_REACTIONS = {**REACTIONS, "lack": (Reaction.REFUSED, "not implemented")}
 
 
-def react_to(how: str, calls: Sequence[C], *, hangs: set[C], errors: dict[C, GRPCError]) -> str:
-    """Set the reaction to later ``calls`` of a driver; return the text of the reply.
+def react_to(how: str, call: str, named: Mapping[str, C], *, hangs: set[C], errors: dict[C, GRPCError]) -> str:
+    """Set the reaction to later calls of a driver, to the one that is ``named`` so or to all; return the reply's text.
 
     ``how`` is a command of :data:`DRIVER_REACTIONS`.
     """
     reaction, words = DRIVER_REACTIONS[how]
-    for call in calls:
-        react(call, reaction, hangs=hangs, errors=errors)
+    calls = [*named.values()] if call == "all" else [named[call]]
+    for each in calls:
+        react(each, reaction, hangs=hangs, errors=errors)
         if how == "lack":
-            errors[call] = GRPCError(Status.UNIMPLEMENTED, f"{call} is not implemented, as by a command")
+            errors[each] = GRPCError(Status.UNIMPLEMENTED, f"{each} is not implemented, as by a command")
     return f"{', '.join(calls)} {'is' if len(calls) == 1 else 'are'} {words} from now on"
 
 

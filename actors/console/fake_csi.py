@@ -10,10 +10,9 @@ from ..simulation.csi_drivers import CSICall, FakeCSIDriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction
 from .fake_control import DRIVER_REACTIONS, react_to
-from .fake_devices import first_option, usage_error
 
 #: Options of CSI drivers, by their names in the parsed arguments.
-_ONLY_FOR_DRIVERS = ("node_id", "max_volumes", "topology", "vendor_version")
+ONLY_FOR_CSI = ("node_id", "max_volumes", "topology", "vendor_version")
 #: The calls by their names in commands.
 _CALLS = {
     "plugin-info": CSICall.PLUGIN_INFO,
@@ -68,16 +67,6 @@ def add_driver_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--vendor-version", metavar="V", help="the driver's own version (default: 1.0.0)")
 
 
-def check_driver_arguments(args: argparse.Namespace) -> None:
-    """Check that a plugin of another type has no options of CSI drivers.
-
-    Raises:
-      CommandError: if it has such an option.
-    """
-    if args.type != CSI and (option := first_option(args, _ONLY_FOR_DRIVERS)):
-        raise usage_error(f"{option} is for CSI drivers: add --type {CSI}, or leave it out")
-
-
 def driver_from(args: argparse.Namespace) -> CommandedDriver | None:
     """Return the CSI driver for the arguments; None if the plugin is of another type."""
     if args.type != CSI:
@@ -103,9 +92,8 @@ def obey(line: str, driver: FakeCSIDriver) -> str:
         case ["topology", *segments] if all("=" in one for one in segments):
             driver.topology = dict(map(_segment, segments))
             return f"the topology is {' '.join(segments) or 'empty'}"
-        case [how, call] if how in DRIVER_REACTIONS and (call in _CALLS or call == "all"):
-            calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
-            return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
+        case [how, call] if how in DRIVER_REACTIONS and call in (*_CALLS, "all"):
+            return react_to(how, call, _CALLS, hangs=driver.hangs, errors=driver.errors)
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
 

@@ -21,7 +21,7 @@ from .fake_control import REACTIONS
 _DEVICES = 4
 _FILE = "/dev/null"
 #: Options of device plugins, by their names in the parsed arguments.
-_ONLY_FOR_DEVICES = (
+ONLY_FOR_DEVICES = (
     "device",
     "devices",
     "numa",
@@ -133,8 +133,6 @@ def check_arguments(args: argparse.Namespace) -> None:
     Raises:
       CommandError: if they do not.
     """
-    if args.type != DEVICE and (option := first_option(args, _ONLY_FOR_DEVICES)):
-        raise usage_error(f"{option} is for device plugins: add --type {DEVICE}, or leave it out")
     if args.device_plugins is None:
         return
     option = first_option(args, _ONLY_BY_SOCKET) or (

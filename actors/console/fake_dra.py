@@ -12,10 +12,9 @@ from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from ..simulation.plugins import Call, now, pid_of
 from ..simulation.reactions import Reaction
 from .fake_control import DRIVER_REACTIONS, react_to
-from .fake_devices import first_option, usage_error
 
 #: Options of DRA drivers, by their names in the parsed arguments.
-_ONLY_FOR_DRIVERS = ("serve",)
+ONLY_FOR_DRA = ("serve",)
 #: The services that a driver can serve in addition.
 _MORE_SERVICES = (*HEALTH_SERVICES, "grpc.health.v1.Health")
 #: The calls by their names in commands.
@@ -76,16 +75,6 @@ def add_dra_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_dra_arguments(args: argparse.Namespace) -> None:
-    """Check that a plugin of another type has no options of DRA drivers.
-
-    Raises:
-      CommandError: if it has such an option.
-    """
-    if args.type != DRA and (option := first_option(args, _ONLY_FOR_DRIVERS)):
-        raise usage_error(f"{option} is for DRA drivers: add --type {DRA}, or leave it out")
-
-
 def dra_driver_from(args: argparse.Namespace) -> CommandedDRADriver | None:
     """Return the DRA driver for the arguments; None if the plugin is of another type."""
     return CommandedDRADriver([*USUAL_SERVICES, *(args.serve or ())]) if args.type == DRA else None
@@ -111,8 +100,7 @@ def obey(line: str, driver: CommandedDRADriver) -> str:
             del driver.reports[name]
             driver.show(*driver.reports.values())
             return f"{name} is not reported any more"
-        case [how, call] if how in DRIVER_REACTIONS and (call in _CALLS or call == "all"):
-            calls = list(_CALLS.values()) if call == "all" else [_CALLS[call]]
-            return react_to(how, calls, hangs=driver.hangs, errors=driver.errors)
+        case [how, call] if how in DRIVER_REACTIONS and call in (*_CALLS, "all"):
+            return react_to(how, call, _CALLS, hangs=driver.hangs, errors=driver.errors)
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"

@@ -7,11 +7,11 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from typing import Final
 
 from ...protocol.text import encodable, escaped
+from ..io.replacing import replace_file
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .unit_files import HIDDEN, drop_ins, files, quoted
 
@@ -129,17 +129,11 @@ def _read(path: str) -> str | None:
 
 def _write(path: str, text: str) -> None:
     """Write a file atomically."""
-    directory = os.path.dirname(path)
+    directory, name = os.path.split(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o755)
-    descriptor, temporary = tempfile.mkstemp(prefix=".plugind-", dir=directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with open(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        replace_file(descriptor, name, text.encode(), mode=0o644, temporary=f".{name}.new")
+    finally:
+        os.close(descriptor)

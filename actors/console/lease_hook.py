@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from ...protocol.leases.values import ProcessIdentity
 from ...protocol.text import cut, escaped
+from ..client.reaching import error_in
 from ..http.backends import BLOCKING, Entered, result_of
 from ..http.client import UnreachableError, ask
 from ..io.process_identity import identity_of
@@ -116,9 +117,5 @@ def bind(lease: str, init: ProcessIdentity, status: str, seconds: float) -> None
 
 def _reason(code: int, answer: bytes) -> str:
     """Return the daemon's error in one line."""
-    try:
-        content = json.loads(answer)
-    except (ValueError, RecursionError):
-        content = None
-    said = content.get("error") if isinstance(content, dict) else None
-    return cut(escaped(said), _SHOWN) if isinstance(said, str) else f"the daemon answers {code}"
+    said = error_in(answer)
+    return f"the daemon answers {code}" if said is None else cut(escaped(said), _SHOWN)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from ...protocol.text import escaped
 from ..client import awaited
-from .answers import Daemon, UnknownPluginError
+from .answers import Daemon, UnknownPluginError, decoded
 from .client import fetch
-from .ending import CommandError
 
 
 def refused_calls(daemon: Daemon) -> dict[str, str]:
@@ -18,12 +15,9 @@ def refused_calls(daemon: Daemon) -> dict[str, str]:
       CommandError: if the daemon does not answer in time.
     """
     try:
-        answer = json.loads(fetch(daemon, "/v1/devices/refused"))
+        return awaited.refused_calls(decoded(fetch(daemon, "/v1/devices/refused")))
     except UnknownPluginError:
         return {}  # An older daemon only logs them.
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    return awaited.refused_calls(answer)
 
 
 def lines(refused: dict[str, str], resource: str | None = None) -> list[str]:

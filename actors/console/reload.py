@@ -9,7 +9,7 @@ import os
 from ...protocol.settings.variables import CONFIG_VARIABLE
 from ...protocol.text import escaped
 from ..io.config_files import DEFAULT_FILE
-from .answers import add_daemon_arguments, daemon, refusal
+from .answers import add_daemon_arguments, daemon, decoded, refusal
 from .client import answer
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
 from .output import add_output_argument
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     status, body, version = answer(patient, "POST", "/reload", none=_NONE)
     if status not in (200, _REFUSED):
         raise refusal(body, status, version)
-    said = _decoded(body)
+    content = decoded(body)
+    said = content if isinstance(content, dict) else {}
     if status == _REFUSED:
         problems = _strings(said, "problems") or ["the daemon refuses the configuration, and does not say why"]
         raise CommandError(problems[0], EXIT_CONFIG, more=problems[1:], problems=problems)
@@ -71,14 +72,6 @@ def run(args: argparse.Namespace) -> int:
     if needs_restart:
         say(f"needs a restart: {', '.join(needs_restart)}\n")
     return EXIT_OK
-
-
-def _decoded(answer: bytes) -> dict[str, object]:
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    return decoded if isinstance(decoded, dict) else {}
 
 
 def _strings(answer: dict[str, object], key: str) -> list[str]:

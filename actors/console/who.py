@@ -13,7 +13,7 @@ from ...protocol.leases.free import natural
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.leases.values import Lease, LeaseState
-from ...protocol.plugins.devices import UNHEALTHY, ResourceState
+from ...protocol.plugins.devices import UNHEALTHY
 from ...protocol.status.json import Json
 from ...protocol.text import encodable, first_few
 from ..io.process_identity import purpose_of
@@ -109,7 +109,7 @@ def lines(
     yield ", ".join([*counted, *([f"{len(queue)} waiting"] if queue else [])]) or "no devices"
     for (name, state, reason), each in reasons.items():
         yield f"{name} {first_few(each)} {'is' if len(each) == 1 else 'are'} {state}: {reason}"
-    yield from (wrong_with(resource) for resource in resources if resource.get("state") != ResourceState.LISTED)
+    yield from wrong_with(resources)
     yield from problems(found)
 
 

@@ -52,7 +52,7 @@ def _offer(resource: Resource) -> Offer:
     if resource.state is not ResourceState.LISTED:
         return Offer(resource.name, serving.listed, reason=resource.reason)
     key = serving.plugin.socket, serving.plugin.generation
-    return Offer(resource.name, serving.listed, key, serving.options, serving.calls)
+    return Offer(resource.name, serving.listed, key, serving.options, serving.calls, resource.reason)
 
 
 def _is_same(offer: Offer, sent: Offer | None) -> bool:

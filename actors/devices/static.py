@@ -94,14 +94,17 @@ class StaticDevices:
             if (offer := self._offers.get(name)) is None:
                 offer = self._added(name, resource, now)
                 if not found:
-                    where = offer.plugin.endpoint
-                    self._log.event(Level.WARNING, "no device matches", name=name, match=where, advice=_NONE_ADVICE)
+                    advice = self._nodes.why_hidden() or _NONE_ADVICE
+                    self._log.event(
+                        Level.WARNING, "no device matches", name=name, match=_where(resource), advice=advice
+                    )
             offer.take(listed(name, resource, found, numbers), now)
         return is_finished
 
     def _added(self, name: str, resource: StaticResource, now: float) -> _Offer:
         self._generation += 1
-        where = ", ".join(resource.paths or (f"{key}={text}" for key, text in resource.match.items()))
+        # Where it matches nothing, users see this as the reason.
+        where = _where(resource) + (f"; {hidden}" if (hidden := self._nodes.why_hidden()) else "")
         plugin = Plugin(DEVICE, name, where, ("v1beta1",), f'devices."{name}"', self._generation)
         offer = self._offers[name] = _Offer(
             plugin, resource, self._nodes, self._devices, self._uid, self.look_again, self._access
@@ -110,6 +113,10 @@ class StaticDevices:
         self._devices.send_nowait(InstanceAdded(plugin, DeviceOptions(), SOURCE, now, offer))
         self._devices.send_nowait(InstanceRole(*key, active=True))
         return offer
+
+
+def _where(resource: StaticResource) -> str:
+    return ", ".join(resource.paths or (f"{key}={text}" for key, text in resource.match.items()))
 
 
 async def _and_cancel(wait: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:

@@ -50,6 +50,10 @@ _OF_PCI: Final = {"vendor": "vendor", "product": "device"}
 _NVIDIA: Final = 195
 _MOST_OF_NVIDIA: Final = 4096
 NOT_FINISHED: Final = "udev has not finished with it"
+_HIDDEN: Final = (
+    "plugind sees only standard nodes in /dev (PrivateDevices=): let the service see all with the drop-in of"
+    " 'plugind install-unit --devices'"
+)
 
 
 class NodeWatch(Protocol):
@@ -73,6 +77,9 @@ class NodePort(Protocol):
 
     def look(self, path: str) -> FoundNode | None:
         """Return what the node at ``path``, or the one to which it leads, is now; None if there is none."""
+
+    def why_hidden(self) -> str | None:
+        """Return why plugind cannot see the nodes in ``/dev``, and what to do; None if it sees them."""
 
     def watch(self, resources: Iterable[StaticResource]) -> NodeWatch:
         """Watch the directories in which nodes of these resources can come and go.
@@ -147,7 +154,7 @@ class DeviceNodes:
             number,
             place.removeprefix(self.sysfs),
             (_attributes(place) if place else {}) | uuid,
-            _replaceable(path) or self._unfinished(number),
+            why_replaceable(path) or self._unfinished(number),
         )
 
     def _of_nvidia(self, minor: int) -> tuple[str, dict[str, str]]:
@@ -168,7 +175,14 @@ class DeviceNodes:
     def _unfinished(self, number: str) -> str | None:
         if not os.path.exists(f"{self.udev}/control"):  # There is no udev here.
             return None
+        if not os.path.exists(f"{self.sysfs}/dev/{'char' if number[0] == 'c' else 'block'}/{number[1:]}"):
+            # udev never hears of a node that is not the kernel's: that of NVIDIA's driver, or one that mknod made.
+            return None
         return None if os.path.exists(f"{self.udev}/data/{number}") else NOT_FINISHED
+
+    def why_hidden(self) -> str | None:
+        """See :class:`NodePort`. The ``/dev`` that systemd makes for a service is read-only; no other one is."""
+        return _HIDDEN if os.statvfs(self.dev).f_flag & os.ST_RDONLY else None
 
     def watch(self, resources: Iterable[StaticResource]) -> FileWatch:
         """See :class:`NodePort`."""
@@ -241,8 +255,11 @@ def _directories(pattern: str) -> Iterator[str]:
             yield os.path.dirname(os.path.realpath(path))
 
 
-def _replaceable(path: str) -> str | None:
-    """Return why others can replace a node, or a link on the way to it; None if they cannot."""
+def why_replaceable(path: str) -> str | None:
+    """Return why others can replace a node, or a link on the way to it; None if they cannot.
+
+    Of a pattern, only the directories above its first part with a wildcard are judged.
+    """
     for _ in range(_LINKS):
         try:
             if (found := who_may_replace(path)) is not None:

@@ -22,6 +22,7 @@ from ...protocol.errors import StateError
 from ...protocol.leases.drains import Drain, Drains, DrainTarget, sorted_drains
 from ...protocol.leases.json_values import WRONG_FORM, every, exactly, words_of
 from ...protocol.leases.leases_json import drain_from_json, drain_to_json
+from .replacing import replace_file
 
 FILE_NAME: Final = "drains.json"
 #: The most bytes of a file that are read.
@@ -111,18 +112,9 @@ def _set_aside(path: str) -> None:
 
 def _write(path: str, drains: Drains) -> None:
     """Replace the file, or remove it if nothing is drained, and wait until that is on the disk."""
-    directory = os.path.dirname(path)
+    directory, name = os.path.split(path)
     if drains:
         os.makedirs(directory, 0o755, exist_ok=True)
-        temporary = f"{path}.new"
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
-            json.dump({"drains": [drain_to_json(drain) for drain in sorted_drains(drains)]}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     else:
         try:
             os.unlink(path)
@@ -130,6 +122,10 @@ def _write(path: str, drains: Drains) -> None:
             return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        if drains:
+            content = json.dumps({"drains": [drain_to_json(drain) for drain in sorted_drains(drains)]}, indent=1)
+            replace_file(descriptor, name, content.encode("ascii"), mode=0o600, temporary=f"{name}.new")
+        else:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

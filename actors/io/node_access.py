@@ -44,7 +44,7 @@ class NodeAccess:
             if each.answer is not None:
                 permissions = {node.host_path: node.permissions for node in each.answer.nodes}
                 for path, identity in each.answer.access.items():
-                    self._add(each.id, each.uid, path, identity, permissions.get(path, ""))
+                    self._add(each.id, each.for_uid, path, identity, permissions.get(path, ""))
 
     def give(self, lease: str, uid: int, nodes: Iterable[FoundNode], permissions: str) -> str | None:
         """Let the user of a lease open these nodes; return why that is not possible, and nothing has changed."""

@@ -11,9 +11,9 @@ from typing import Final
 from ...protocol.process_stat import start_ticks
 from ...protocol.values import value
 from .descriptors import EXHAUSTED
+from .process_identity import read_small
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-_MOST: Final = 4096
 
 
 @value
@@ -41,7 +41,7 @@ def figures() -> ProcessFigures:
 def _memory() -> tuple[int | None, int | None]:
     """Return the bytes of the address space, and of its part in memory."""
     try:
-        pages = _read("/proc/self/statm").split()
+        pages = read_small("/proc/self/statm").split()
     except OSError:
         return None, None
     size = os.sysconf("SC_PAGE_SIZE")
@@ -66,14 +66,6 @@ def _started() -> float | None:
 
 @functools.cache
 def _start() -> float:
-    ticks = start_ticks(_read("/proc/self/stat"))
+    ticks = start_ticks(read_small("/proc/self/stat"))
     after_boot = ticks / os.sysconf("SC_CLK_TCK")
     return round(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + after_boot, 2)
-
-
-def _read(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, _MOST)
-    finally:
-        os.close(file)

@@ -16,9 +16,7 @@ from ...protocol.leases.values import ProcessIdentity
 from ...protocol.process_stat import start_ticks
 from .descriptors import EXHAUSTED
 from .pidfds import Pidfds, has_ended
-from .process_identity import known_boot_id
-
-_STAT = 4096
+from .process_identity import known_boot_id, read_small
 
 
 class OwnerProcesses:
@@ -158,11 +156,7 @@ def _start_of(pid: int) -> int | None:
 
 
 def _start(pid: int) -> int:
-    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return start_ticks(os.read(file, _STAT))
-    finally:
-        os.close(file)
+    return start_ticks(read_small(f"/proc/{pid}/stat"))
 
 
 def _ended() -> ProcessLookupError:

@@ -44,7 +44,7 @@ def identity_of(pid: int) -> ProcessIdentity | None:
       OSError: if it cannot be read.
     """
     try:
-        stat = _read(f"/proc/{pid}/stat")
+        stat = read_small(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         if _is_there(pid):
             raise OSError(errno.EACCES, "/proc does not show it (hidepid)") from None
@@ -55,15 +55,14 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 def purpose_of(lease: Lease) -> str:
     """Return what a lease is for: the job, the command or the container; if none is known, the id of the lease.
 
-    The command is that of this moment, since ``plugind allocate`` asks for a lease before it becomes the command.
+    The command is that of this moment, since ``plugind allocate`` asks for a lease before it becomes the command. The
+    name of a container is not known before its start, nor after its end.
     """
     if lease.job is not None:
         return f"job {lease.job}"
     match lease.owner:
         case ProcessOwner():
             return command_of(lease.owner.process) or lease.id
-        case ContainerOwner(init=None):
-            return "container"
         case ContainerOwner(init=init) if init is not None:
             return container_of(init) or command_of(init) or lease.id
         case _:
@@ -79,7 +78,7 @@ def command_of(process: ProcessIdentity) -> str | None:
     name = "" if stat is None else command(stat)
     if name == _OWN:
         with suppress(OSError, ValueError):
-            words = _read(f"/proc/{process.pid}/cmdline").split(b"\0")
+            words = read_small(f"/proc/{process.pid}/cmdline").split(b"\0")
             name = os.fsdecode(os.path.basename(words[words.index(b"--") + 1]))
     return name or None
 
@@ -92,8 +91,8 @@ def container_of(init: ProcessIdentity) -> str | None:
     stat = _stat_of(init)
     with suppress(OSError, ValueError, IndexError):
         monitor = 0 if stat is None else parent(stat)
-        if monitor and command(_read(f"/proc/{monitor}/stat")) == _MONITOR:
-            words = _read(f"/proc/{monitor}/cmdline").split(b"\0")
+        if monitor and command(read_small(f"/proc/{monitor}/stat")) == _MONITOR:
+            words = read_small(f"/proc/{monitor}/cmdline").split(b"\0")
             return os.fsdecode(words[words.index(b"-n") + 1]) or None
     return None
 
@@ -101,7 +100,7 @@ def container_of(init: ProcessIdentity) -> str | None:
 def _stat_of(process: ProcessIdentity) -> bytes | None:
     """Return ``/proc/PID/stat`` of exactly this process; None if it cannot be read here, or has ended."""
     with suppress(OSError, ValueError):
-        stat = _read(f"/proc/{process.pid}/stat")
+        stat = read_small(f"/proc/{process.pid}/stat")
         if (start_ticks(stat), boot_id()) == (process.start_ticks, process.boot_id):
             return stat
     return None
@@ -117,8 +116,12 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def _read(path: str) -> bytes:
-    """Return the content of a small file, in half the time of a file object."""
+def read_small(path: str) -> bytes:
+    """Return the content of a small file of ``/proc``, in half the time of a file object.
+
+    Raises:
+      OSError: if it cannot be read.
+    """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(file, _MOST)

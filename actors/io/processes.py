@@ -18,6 +18,7 @@ from ...protocol.process_stat import start_ticks
 from .connecting import connect, stream_socket
 from .exact_connect import connect_to
 from .pidfds import Pidfds
+from .process_identity import read_small
 
 #: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not have it.
 SO_PEERPIDFD: Final = 77
@@ -100,8 +101,7 @@ class Processes:
 def _age_of(pid: int) -> float | None:
     """Return the age of the process in seconds; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            started = start_ticks(file.read())
+        started = start_ticks(read_small(f"/proc/{pid}/stat"))
     except OSError:
         return None
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started / _TICKS_PER_SECOND

@@ -185,12 +185,10 @@ class LeaseActor:
                     self._saving.write(effect)
                 case e.WatchOwner():
                     self._owners.watch(effect)
-                case e.ForgetOwner():
-                    self._owners.forget(effect.id)
+                case e.Unwatch():
+                    self._owners.forget(effect.subject)
                 case e.WatchPlugin():
                     self._owners.watch_plugin(effect)
-                case e.ForgetPlugin():
-                    self._owners.forget(effect.key)
                 case e.StopOwner():
                     self._stop(effect)
                 case e.WriteFile():

@@ -23,6 +23,7 @@ import trio
 
 from ...protocol.leases.cdi import CdiError, Hook, HostNode, NodesAt, document
 from ...protocol.leases.values import Lease
+from ..io.replacing import replace_file
 from ..trust.directories import access_of, who_may_replace
 
 #: Where every engine looks for the files of running programs; it is emptied by a boot.
@@ -165,16 +166,7 @@ class CdiFiles:
         # It ends in neither .json nor .yaml, so no engine reads it.
         temporary = f".{file.removesuffix('.json')}"
         with self._opened() as directory:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=directory)
-            try:
-                _create(temporary, content, directory)
-                os.rename(temporary, file, src_dir_fd=directory, dst_dir_fd=directory)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=directory)
-                raise
-            os.fsync(directory)
+            replace_file(directory, file, content, mode=0o644, temporary=temporary)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -219,16 +211,6 @@ def _keys(lease: Lease) -> frozenset[str]:
     return frozenset(names if len(names) == 1 else (f"{name} beside others" for name in names))
 
 
-def _create(name: str, content: bytes, directory: int) -> None:
-    """Create a file that all may read, with this content, and wait until it is on the disk."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(name, flags, 0o600, dir_fd=directory), "wb", buffering=0) as file:
-        while content:
-            content = content[file.write(content) :]
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
-
-
 def _cause(error: OSError) -> str:
     """Return what is wrong, and what to do."""
     match error.errno:
@@ -245,15 +227,6 @@ def _cause(error: OSError) -> str:
 # --- device nodes -----------------------------------------------------------------------------------------------------
 
 
-def nodes_on_host(path: str) -> Sequence[HostNode]:
-    """Return the device node at ``path``, or all nodes below it; symbolic links below it are left out.
-
-    Raises:
-      CdiError: if there is none, or too many.
-    """
-    return Search().nodes_at(path)
-
-
 class Search:
     """Looks for the device nodes of one lease, for a bounded time, and among a bounded number of entries."""
 
@@ -262,7 +235,11 @@ class Search:
         self._ends = time.monotonic() + LOOK
 
     def nodes_at(self, path: str) -> Sequence[HostNode]:
-        """See :func:`nodes_on_host`."""
+        """Return the device node at ``path``, or all nodes below it; symbolic links below it are left out.
+
+        Raises:
+          CdiError: if there is none, or too many.
+        """
         try:
             real = os.path.realpath(path, strict=True)
             if os.path.isdir(real):

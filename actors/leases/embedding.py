@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -11,7 +12,9 @@ import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.messages import Failure, LeasesSnapshot, Released, new_ticket
+from ...protocol.leases.asked_json import RequestError, drain_body_from_json, target_to_json
+from ...protocol.leases.drains import Drain, DrainTarget
+from ...protocol.leases.messages import Failure, LeasesSnapshot, Problem, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request
 from ..messaging.callers import Callers, NodeEndedError
 from ..messaging.mailbox import send
@@ -67,6 +70,22 @@ class LeaseCalls:
         """See :meth:`plugind.Supervisor.renew`."""
         question = partial(m.RenewAsked, lease, self._uid)
         answer: Lease | Failure = await self._callers.ask(self._send, question, "renewed no lease")
+        return _checked(answer)
+
+    async def drain(self, target: DrainTarget, reason: str, until: float | None) -> Drain:
+        """See :meth:`plugind.Supervisor.drain`."""
+        body = {**target_to_json(target), "reason": reason, "until_unix": until}
+        try:
+            drain = drain_body_from_json(json.dumps(body).encode(), self._uid, 0.0)
+        except RequestError as error:
+            raise AllocationError(Problem.USAGE, str(error)) from error
+        answer: Drain | Failure = await self._callers.ask(self._send, partial(m.DrainAsked, drain), "drained nothing")
+        return _checked(answer)
+
+    async def undrain(self, target: DrainTarget) -> Drain:
+        """See :meth:`plugind.Supervisor.undrain`."""
+        question = partial(m.UndrainAsked, target, self._uid)
+        answer: Drain | Failure = await self._callers.ask(self._send, question, "undrained nothing")
         return _checked(answer)
 
     async def snapshot(self) -> LeasesSnapshot:

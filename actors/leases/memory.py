@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import attrs
 
@@ -51,33 +51,24 @@ class LeaseCounts:
 
     def added_to(self, snapshot: m.LeasesSnapshot) -> m.LeasesSnapshot:
         """Return ``snapshot`` with the counts."""
-        counts = dict.fromkeys(sorted(self._offered), 0)
-        leased = dict(counts)
-        for lease in snapshot.leases:
-            for name, devices in lease.devices.items():
-                label = self._labels.label(name)
-                counts[label] = counts.get(label, 0) + 1
-                leased[label] = leased.get(label, 0) + len(devices)
-        free = self._by_label(snapshot.free)
-        drained = self._by_label(snapshot.drained)
+        held = [(name, len(devices)) for lease in snapshot.leases for name, devices in lease.devices.items()]
         durations = {
             label: attrs.evolve(histogram, counts=[*histogram.counts]) for label, histogram in self._durations.items()
         }
         return attrs.evolve(
             snapshot,
-            counts=counts,
-            leased=leased,
-            free=free,
-            drained=drained,
+            counts=self._by_label((name, 1) for name, _ in held),
+            leased=self._by_label(held),
+            free=self._by_label(snapshot.free.items()),
+            drained=self._by_label(snapshot.drained.items()),
             failures=dict(self._failures),
             durations=durations,
         )
 
-    def _by_label(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        found = dict.fromkeys(sorted(self._offered), 0)
-        for name, number in numbers.items():
-            label = self._labels.label(name)
-            found[label] = found.get(label, 0) + number
+    def _by_label(self, numbers: Iterable[tuple[str, int]]) -> dict[str, int]:
+        found = Counter(dict.fromkeys(sorted(self._offered), 0))
+        for name, number in numbers:
+            found[self._labels.label(name)] += number
         return found
 
 

@@ -7,7 +7,7 @@ descriptor is looked at every second.
 from __future__ import annotations
 
 import errno
-import heapq
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 
 from ...protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
+from ...protocol.leases.ends import Ends
 from ...protocol.leases.messages import OwnerEnded, PluginEnded
 from ...protocol.leases.values import ProcessIdentity, TimeOwner, process_of
 from ...protocol.messages.addresses import Address
@@ -248,41 +249,30 @@ class _Times:
     def __init__(self, clock: BootClock, end: Callable[[str], None]) -> None:
         self._clock = clock
         self._end = end
-        self._ends: dict[str, int] = {}
-        #: When a lease ends, and which; some of them are forgotten or renewed.
-        self._heap: list[tuple[int, str]] = []
+        #: When each lease ends, in nanoseconds since the boot.
+        self._ends = Ends()
         #: Set when the first end is another one.
         self._changed = trio.Event()
 
     def watch(self, lease: str, end: int) -> None:
-        self._ends[lease] = end
-        heapq.heappush(self._heap, (end, lease))
-        if self._heap[0] == (end, lease):
+        self._ends.set(lease, end)
+        if self._ends.next == end:
             self._changed.set()
 
     def forget(self, lease: str) -> None:
-        self._ends.pop(lease, None)
-        if len(self._heap) > 2 * len(self._ends) + BATCH:
-            self._heap = sorted((end, lease) for lease, end in self._ends.items())
+        self._ends.forget(lease)
 
     async def run(self) -> None:
         while True:
             self._changed = trio.Event()
-            self._end_those_due()
+            for lease in self._ends.take(self._clock.now()):
+                self._end(lease)
             async with trio.open_nursery() as nursery:
-                if self._heap:
-                    nursery.start_soon(self._sleep, self._heap[0][0], nursery.cancel_scope)
+                if (first := self._ends.next) != math.inf:
+                    nursery.start_soon(self._sleep, int(first), nursery.cancel_scope)
                 await self._changed.wait()
                 nursery.cancel_scope.cancel()
 
     async def _sleep(self, end: int, scope: trio.CancelScope) -> None:
         await self._clock.sleep_until(end)
         scope.cancel()
-
-    def _end_those_due(self) -> None:
-        now = self._clock.now()
-        while self._heap and (self._heap[0][0] <= now or self._ends.get(self._heap[0][1]) != self._heap[0][0]):
-            end, lease = heapq.heappop(self._heap)
-            if self._ends.get(lease) == end:
-                del self._ends[lease]
-                self._end(lease)

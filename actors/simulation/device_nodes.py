@@ -101,6 +101,10 @@ class MemoryNodes:
         """See :class:`~plugind.actors.io.device_nodes.NodePort`."""
         return self._nodes.get(path)
 
+    def why_hidden(self) -> str | None:
+        """See :class:`~plugind.actors.io.device_nodes.NodePort`."""
+        return None
+
     def watch(self, resources: Iterable[StaticResource]) -> _Watch:  # noqa: ARG002 - all of them are in one place
         """See :class:`~plugind.actors.io.device_nodes.NodePort`."""
         return _Watch(self._changed)

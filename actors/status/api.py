@@ -23,7 +23,7 @@ from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.config import ConfigurationAsked, ConfigurationShown, ReloadAsked, Reloaded, ReloaderMessage
 from ...protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
-from ...protocol.messages.status import HealthReported, Lagged, LoopBlocked, PluginChanged, RootStatus, ViewMessage
+from ...protocol.messages.status import HealthReported, LoopBlocked, PluginChanged, RootStatus
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import PluginStatus, StateName, Watching
 from ...protocol.settings.rules import rules_to_json
@@ -39,12 +39,11 @@ from .devices_api import NO_ANSWER, DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
 from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
-from .streams import JSON_LINES, PIECE, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of
+from .streams import AnswerStream, OpenWatches, Unsent, Watched, listed, send_pieces
 
 __all__ = [
     "METRICS_DEADLINE",
     "REQUESTS",
-    "WATCH_LAG",
     "Api",
     "LastCrash",
     "Memory",
@@ -56,8 +55,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: How many changes can wait for a reader of ``/watch`` before it is dropped.
-WATCH_LAG = 4096
 #: Seconds to wait for the devices and lease actors; the metrics go without them after that.
 METRICS_DEADLINE = 1.0
 #: Seconds for a reload.
@@ -137,17 +134,19 @@ class Api:
     #: Makes the routes for handlers in other processes, at the first request; None for none.
     remote: Callable[[], HandlersApi] | None = None
     unsent: Unsent = attrs.field(factory=Unsent)
-    _watches: set[Backlog[ViewMessage]] = attrs.field(factory=set)
+    _watches: OpenWatches = attrs.field(init=False)
     _handlers: HandlersApi | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._watches = OpenWatches(self.unsent)
 
     def end_watches(self) -> None:
         """End the streams of changes."""
-        self.devices.end_watches()
+        self.devices.watches.end()
         self.leases.end_watches()
         if self._handlers is not None:
             self._handlers.end()
-        for watch in self._watches:
-            watch.close()
+        self._watches.end()
 
     async def __call__(self, request: HttpRequest, /) -> HttpResponse:
         """Return the answer to ``request``."""
@@ -242,59 +241,27 @@ class Api:
         return problem(404, "; ".join(parts))
 
     def _watch(self, request: HttpRequest) -> HttpResponse:
-        """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
+        """Stream the plugins: all of them first, then each change."""
+        version, audience = request.version, self.memory.audience
 
-        The header ``Heartbeat`` tells the client about the empty lines. They show when the first list is complete, and
-        when a daemon has stopped.
-        """
-        pause = pause_of(request)
-        if isinstance(pause, HttpResponse):
-            return pause
-        headers = heartbeat_headers(pause)
-        write = self.unsent.counted(partial(self._write_watch, pause, request.version))
-        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=headers)
+        async def write_first(_: object, send: AnswerStream) -> bool:
+            rows = list(self.memory.view.rows.values())
+            await send_pieces((self._line(version, row.status, trio.current_time()) for row in rows), send)
+            return True
 
-    async def _write_watch(self, pause: float | None, version: int, send: AnswerStream) -> None:
-        writer, reader = send.backlog(WATCH_LAG, PluginChanged, partial(self._change, version))
-        rows = list(self.memory.view.rows.values())
-        self.memory.audience.subscribers.append(writer)
-        self._watches.add(writer)
-        try:
-            for start in range(0, len(rows), PIECE):
-                statuses = (row.status for row in rows[start : start + PIECE])
-                await send(self._lines(version, statuses, trio.current_time()))
-                await trio.lowlevel.checkpoint()
-            if pause is not None:
-                await send(b"\n")
-            while messages := await next_messages(reader, pause):
-                changes = b"".join(message for message in messages if isinstance(message, bytes))
-                if changes:
-                    await send(changes)
-                    send.sent(messages)
-                elif pause is not None:
-                    await send(b"\n")
-                if any(isinstance(message, Lagged) for message in messages):
-                    await send(b'{"error": "too slow: changes were lost; watch again"}\n')
-                    return
-        finally:
-            reader.close()
-            self._watches.discard(writer)
-            self.memory.audience.remove(writer)
+        change = partial(self._change, version)
+        plugins = Watched(PluginChanged, change, write_first, audience.subscribers.append, audience.remove)
+        return self._watches.answer(request, plugins)
 
-    def _change(self, version: int, message: ViewMessage) -> bytes:
-        if not isinstance(message, PluginChanged) or message.only_facts:
-            return b""
-        return self._lines(version, (message.plugin,), message.time, message.event)
+    def _change(self, version: int, change: PluginChanged) -> bytes:
+        return b"" if change.only_facts else self._line(version, change.plugin, change.time, change.event)
 
-    def _lines(self, version: int, statuses: Iterable[PluginStatus], then: float, event: str | None = None) -> bytes:
-        """Return JSON lines for the statuses at ``then``, with the wall clock time, and the ``event`` of that time."""
+    def _line(self, version: int, status: PluginStatus, then: float, event: str | None = None) -> bytes:
+        """Return a JSON line for the status at ``then``, with the wall clock time, and the ``event`` of that time."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         happened = {} if event is None else {"event": encodable(event)}
-        return b"".join(
-            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix, version), **happened}).encode()
-            + b"\n"
-            for status in statuses
-        )
+        content = {"time": timestamp(unix), **plugin_to_json(status, then, unix, version), **happened}
+        return json.dumps(content).encode() + b"\n"
 
     async def _retry(self, request: HttpRequest) -> HttpResponse:
         asked = _retry_asked(request.body)
@@ -567,14 +534,8 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
 
 
 async def _write_list(rows: list[Row], wall: Callable[[], float], version: int, send: AnswerStream) -> None:
-    before = b"["
-    for start in range(0, len(rows), PIECE):
-        now, unix = trio.current_time(), wall()
-        lines = [json.dumps(plugin_to_json(row.status, now, unix, version)) for row in rows[start : start + PIECE]]
-        await send(before + ",\n".join(lines).encode())
-        before = b",\n"
-        await trio.lowlevel.checkpoint()
-    await send(b"]\n" if rows else b"[]\n")
+    statuses = (plugin_to_json(row.status, trio.current_time(), wall(), version) for row in rows)
+    await send_pieces(listed(statuses), send)
 
 
 def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:

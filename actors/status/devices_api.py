@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -29,12 +29,11 @@ from ...protocol.leases.leases_json import drain_to_json
 from ...protocol.leases.replies import LeasesSnapshot
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
-from ...protocol.messages.status import Lagged
 from ...protocol.plugins.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..http.server import HttpRequest, HttpResponse, json_response, problem
-from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
+from .streams import AnswerStream, OpenWatches, Reader, Unsent, Watched, first_message, send_pieces
 
 #: Seconds for the devices actor's answer, below the deadline of the commands.
 DEADLINE = 3.0
@@ -42,8 +41,6 @@ NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
 NO_DRAINS = f"the lease actor has not said within {DEADLINE:g} s what is drained"
 #: How many devices are written before other tasks run: about a millisecond of work.
 PIECE = 200
-#: How many changes can wait for a reader before it is dropped.
-LAG = 4096
 
 
 async def _no_leases(_: float) -> LeasesSnapshot:
@@ -63,12 +60,10 @@ class DevicesApi:
     unsent: Unsent = attrs.field(factory=Unsent)
     #: Returns the leases, the pools and the drains; None if the lease actor does not answer within so many seconds.
     leases: Callable[[float], Awaitable[LeasesSnapshot | None]] = _no_leases
-    _watches: set[Backlog[DevicesViewMessage]] = attrs.field(factory=set)
+    watches: OpenWatches = attrs.field(init=False)
 
-    def end_watches(self) -> None:
-        """End the streams of changes."""
-        for watch in self._watches:
-            watch.close()
+    def __attrs_post_init__(self) -> None:
+        self.watches = OpenWatches(self.unsent)
 
     async def snapshot(self, deadline: float = DEADLINE) -> DevicesSnapshot | None:
         """Return all resources; None if the devices actor does not answer in time."""
@@ -97,7 +92,7 @@ class DevicesApi:
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
             names = ", ".join(encodable(resource.name) for resource in there[:10]) or "none"
-            unknown_name = f"no device plugin has registered for {encodable(name)}"
+            unknown_name = f"neither a device plugin nor the configuration offers {encodable(name)}"
             refused = self.refused_calls.words(name, trio.current_time())
             why = "" if refused is None else f"; {refused}"
             return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
@@ -149,51 +144,24 @@ class DevicesApi:
         """Stream the resources without their devices: all of them first, then each that has changed."""
         if self.devices is None:
             return problem(404, "this node has no device plugins")
-        pause = pause_of(request)
-        if isinstance(pause, HttpResponse):
-            return pause
-        write = self.unsent.counted(partial(self._write_watch, self.devices, pause))
-        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+        devices = self.devices
+        return self.watches.answer(
+            request,
+            Watched(
+                ResourceChanged,
+                lambda changed: self._line(changed.resource, changed.time),
+                self._write_first,
+                lambda writer: devices.send_nowait(DevicesSubscribed(writer)),
+                lambda writer: devices.send_nowait(DevicesUnsubscribed(writer)),
+            ),
+        )
 
-    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: AnswerStream) -> None:
-        writer, reader = send.backlog(LAG, ResourceChanged, self._change)
-        devices.send_nowait(DevicesSubscribed(writer))
-        self._watches.add(writer)
-        try:
-            with trio.move_on_after(DEADLINE) as scope:
-                first = await reader.receive()
-            if scope.cancelled_caught:
-                await send(json.dumps({"error": NO_ANSWER}).encode() + b"\n")
-                return
-            await send_pieces(self._lines(first), send)
-            if pause is not None:
-                await send(b"\n")
-            while messages := await next_messages(reader, pause):
-                await send_pieces((line for message in messages for line in self._lines(message)), send)
-                send.sent(messages)
-                if any(isinstance(message, Lagged) for message in messages):
-                    return
-        finally:
-            reader.close()
-            self._watches.discard(writer)
-            devices.send_nowait(DevicesUnsubscribed(writer))
-
-    def _lines(self, message: bytes | DevicesViewMessage | None) -> Iterator[bytes]:
-        match message:
-            case bytes():
-                yield message
-            case DevicesSnapshot():
-                there = (resource for resource in message.resources if resource.state is not ResourceState.GONE)
-                yield from (self._line(resource, message.time) for resource in there)
-            case ResourceChanged():
-                yield self._line(message.resource, message.time)
-            case Lagged():
-                yield b'{"error": "too slow: changes were lost; watch again"}\n'
-            case None:
-                yield b"\n"
-
-    def _change(self, message: DevicesViewMessage) -> bytes:
-        return b"".join(self._lines(message))
+    async def _write_first(self, reader: Reader[DevicesViewMessage], send: AnswerStream) -> bool:
+        first = await first_message(reader, send, DEADLINE, NO_ANSWER)
+        if isinstance(first, DevicesSnapshot):
+            there = (resource for resource in first.resources if resource.state is not ResourceState.GONE)
+            await send_pieces((self._line(resource, first.time) for resource in there), send)
+        return first is not None
 
     def _line(self, resource: ResourceStatus, then: float) -> bytes:
         unix = round(self.wall() - trio.current_time() + then, 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ...protocol.discovery.device_directory import KUBELET_SOCKET
-from ...protocol.logs.lines import Level, Logger
+from ...protocol.logs.lines import Field, Level, Logger
 from ...protocol.messages.consumers import EventNoted, PluginEvent
 from ...protocol.messages.discovery import EntryIgnored
 from ...protocol.messages.status import (
@@ -24,6 +24,7 @@ from ...protocol.messages.status import (
     StateChanged,
 )
 from ...protocol.plugins.health import Health
+from ...protocol.plugins.info import Plugin, PluginInfo
 from ...protocol.plugins.status import Outcome, StateName, Watching
 from ...protocol.status.view import DEPRECATED, ENDED, Row
 from ...protocol.trust.directories import DirectoryCondition, DirectoryReport
@@ -47,31 +48,17 @@ class EventLog:
     def note_deregistered(self, change: StateChanged, ended: Deregistered) -> None:
         """Log the end of a registration, which began with a line "plugin registered"."""
         outcome = _outcome(change)
-        self._log.event(
-            Level.INFO if outcome is None else Level.WARNING,
-            "plugin deregistered",
-            socket=change.socket,
-            type=ended.info.type,
-            name=ended.info.name,
-            cause=ended.cause,
-            generation=ended.generation,
-            outcome=outcome,
+        level = Level.INFO if outcome is None else Level.WARNING
+        self._note(
+            level, "plugin deregistered", ended.info, change.socket, ended.generation, ended.cause, outcome=outcome
         )
 
     def note_replaced(self, before: Row, after: Row) -> None:
         """Log the end of a socket that another entry has replaced, since no change of its own reports the end."""
         if before.refused or ENDED in before.logged:
             return  # It was no plugin's socket, or its end is logged already.
-        last = before.last
-        self._log.event(
-            Level.INFO,
-            _MESSAGES[_GONE],
-            socket=last.socket,
-            type=before.type,
-            name=before.name,
-            cause=_why_replaced(before, after),
-            generation=last.generation,
-        )
+        last, cause = before.last, _why_replaced(before, after)
+        self._note(Level.INFO, _MESSAGES[_GONE], before, last.socket, last.generation, cause)
 
     def note_change(self, before: Row | None, after: Row) -> None:
         """Log the current state of a socket, if that is news."""
@@ -158,28 +145,15 @@ class EventLog:
 
     def note_displaced(self, message: PluginDisplaced, after: Row) -> None:
         """Log that a plugin lost its endpoint to another plugin, or got it back (fault 79)."""
-        self._log.event(
-            Level.INFO if message.reason is None else Level.WARNING,
-            "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin",
-            socket=message.socket,
-            type=after.type,
-            name=after.name,
-            cause=message.reason,
-            generation=message.generation,
-        )
+        text = "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin"
+        level = Level.INFO if message.reason is None else Level.WARNING
+        self._note(level, text, after, message.socket, message.generation, message.reason)
 
     def note_serving(self, change: ServingChanged, after: Row) -> None:
         """Log whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""
-        self._log.event(
-            Level.INFO if change.serving else Level.WARNING,
-            "plugin serves again" if change.serving else "plugin does not serve",
-            socket=change.socket,
-            type=after.type,
-            name=after.name,
-            cause=change.reason,
-            generation=change.generation,
-            pid=after.pid,
-        )
+        text = "plugin serves again" if change.serving else "plugin does not serve"
+        level = Level.INFO if change.serving else Level.WARNING
+        self._note(level, text, after, change.socket, change.generation, change.reason, pid=after.pid)
 
     def note_endpoint(self, change: EndpointChanged, after: Row) -> None:
         """Log whether an endpoint that did not exist can be used."""
@@ -200,43 +174,53 @@ class EventLog:
         logged = () if before is None else before.warnings
         for warning in change.warnings:
             if warning not in logged:
-                self._log_of_health(Level.WARNING, "warning about a plugin", change, after, warning)
+                self._note(Level.WARNING, "warning about a plugin", after, change.socket, change.generation, warning)
         if earlier is not change.health and (earlier, change.health) != (None, Health.UNKNOWN):
             level = Level.WARNING if change.health in _BAD_HEALTH else Level.INFO
-            self._log_of_health(level, f"plugin is {change.health}", change, after, change.reason or None)
+            text, cause = f"plugin is {change.health}", change.reason or None
+            self._note(level, text, after, change.socket, change.generation, cause)
 
-    def _log_of_health(self, level: Level, said: str, change: HealthReported, row: Row, cause: str | None) -> None:
+    def _note(
+        self,
+        level: Level,
+        text: str,
+        plugin: Row | PluginInfo | Plugin,
+        socket: str,
+        generation: int | None,
+        cause: str | None,
+        **more: Field,
+    ) -> None:
+        """Log a line about a plugin."""
         self._log.event(
-            level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
+            level,
+            text,
+            socket=socket,
+            type=plugin.type,
+            name=plugin.name,
+            cause=cause,
+            generation=generation,
+            **more,
         )
 
     def note_event(self, message: EventNoted) -> None:
         """Log an event of a plugin that is no change of its state."""
         level, said = _EVENTS[message.event]
         plugin = message.plugin
-        self._log.event(
-            level,
-            said,
-            socket=plugin.socket,
-            type=plugin.type,
-            name=plugin.name,
-            cause=message.text,
-            generation=plugin.generation,
-        )
+        self._note(level, said, plugin, plugin.socket, plugin.generation, message.text)
 
     def note_follow_ended(self, message: FollowEnded) -> None:
         """Log that a handler's follow is started again."""
         plugin = message.plugin
-        self._log.event(
+        cause, pause = message.error or "it returned", round(message.pause, 3)
+        self._note(
             Level.WARNING,
             "follow is started again",
-            socket=plugin.socket,
-            type=plugin.type,
-            name=plugin.name,
-            cause=message.error or "it returned",
-            generation=plugin.generation,
+            plugin,
+            plugin.socket,
+            plugin.generation,
+            cause,
             count=message.count,
-            pause=round(message.pause, 3),
+            pause=pause,
         )
 
     def note_ignored(self, message: EntryIgnored) -> None:

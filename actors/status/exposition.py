@@ -3,18 +3,15 @@
 Families with bounded labels are rendered at once. The gauge that is compatible with the kubelet counts sockets by world
 (behaviour 39). On request it has a series for each path, as the kubelet's has: then it is rendered in pieces, between
 which other tasks run, and above a number of paths it only counts (fault 92).
-
-Non-printable characters are escaped before prometheus-client escapes the value: a path or the name of a type can
-contain an ESC or a bidirectional control, and metrics can be read on a terminal.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import collections
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
@@ -34,9 +31,9 @@ from ...protocol.status.metrics import (
     worlds,
 )
 from ...protocol.status.view import Row
-from ...protocol.text import escaped
 from . import exposition_of_node
 from .exposition_of_node import OfNode
+from .metric_families import Counter, Gauge, durations, series
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 #: The name and text of the kubelet's gauge.
@@ -61,11 +58,6 @@ def _render(families: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     return generate_latest(registry)
-
-
-def _shown(text: str) -> str:
-    """Return ``text`` as a label's value. Different texts give different values."""
-    return escaped(text.replace("\\", r"\\"))
 
 
 def render(
@@ -109,14 +101,9 @@ def render(
 def _directories(metrics: Metrics, *, by_path: bool) -> Metric:
     name, what = "plugind_directories", "Directories with which something is wrong, by what it is."
     if not by_path:
-        counts = GaugeMetricFamily(name, what, labels=("condition",))
-        for condition, number in metrics.directories().items():
-            counts.add_metric((condition.value,), number)
-        return counts
-    named = GaugeMetricFamily(name, what, labels=("condition", "directory"))
-    for report in metrics.directory_reports():
-        named.add_metric((report.condition.value, _shown(report.path)), 1)
-    return named
+        return series(Gauge, name, what, ("condition",), metrics.directories())
+    named = dict.fromkeys(((report.condition, report.path) for report in metrics.directory_reports()), 1)
+    return series(Gauge, name, what, ("condition", "directory"), named)
 
 
 def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:
@@ -128,27 +115,24 @@ def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:
         depths[kind] = depths.get(kind, 0) + actor.waiting
         waits[kind] = max(waits.get(kind, 0.0), actor.oldest_wait)
         hangs[kind] = hangs.get(kind, 0) + (actor.condition is Condition.FAILED)
-    yield _by_label("actor", "plugind_mailbox_depth", "Messages that wait for an actor.", depths)
-    yield _by_label(
-        "actor", "plugind_mailbox_oldest_wait_seconds", "How long the oldest of them has waited at least.", waits
-    )
-    yield _by_label("actor", "plugind_actors_hanging", "Actors that take no message although some wait.", hangs)
+    yield series(Gauge, "plugind_mailbox_depth", "Messages that wait for an actor.", ("actor",), depths)
+    what = "How long the oldest of them has waited at least."
+    yield series(Gauge, "plugind_mailbox_oldest_wait_seconds", what, ("actor",), waits)
+    yield series(Gauge, "plugind_actors_hanging", "Actors that take no message although some wait.", ("actor",), hangs)
 
 
 def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
-    counts = GaugeMetricFamily(
-        "plugind_devices", "Devices of device plugins, by health.", labels=("resource_name", "health")
+    numbers = {
+        (label, health): number
+        for label, counts in snapshot.counts.items()
+        for health, number in zip(("healthy", "unhealthy"), counts, strict=True)
+    }
+    yield series(
+        Gauge, "plugind_devices", "Devices of device plugins, by health.", ("resource_name", "health"), numbers
     )
-    for label, (healthy, unhealthy) in snapshot.counts.items():
-        counts.add_metric((_shown(label), "healthy"), healthy)
-        counts.add_metric((_shown(label), "unhealthy"), unhealthy)
-    yield counts
-    ended = CounterMetricFamily(
-        "plugind_device_streams_ended", "Times that a device plugin's list was lost.", labels=("resource_name",)
-    )
-    for label in sorted(snapshot.counts.keys() | snapshot.streams_ended.keys()):
-        ended.add_metric((_shown(label),), snapshot.streams_ended.get(label, 0))
-    yield ended
+    ended = {**dict.fromkeys(snapshot.counts, 0), **snapshot.streams_ended}
+    what = "Times that a device plugin's list was lost."
+    yield series(Counter, "plugind_device_streams_ended", what, ("resource_name",), dict(sorted(ended.items())))
 
 
 def _state(devices: DevicesSnapshot | None, leases: LeasesSnapshot | None) -> Iterable[Metric]:
@@ -157,24 +141,14 @@ def _state(devices: DevicesSnapshot | None, leases: LeasesSnapshot | None) -> It
         return
     fails = [devices is not None and devices.problem is not None, leases is not None and leases.state_fails]
     failures = (0 if devices is None else devices.state_failures) + (0 if leases is None else leases.state_failures)
-    yield GaugeMetricFamily(
-        "plugind_state_failing", "1 while what must outlive a restart cannot be kept.", int(any(fails))
-    )
-    yield CounterMetricFamily(
-        "plugind_state_failures", "Reads and writes of the state that failed or were late.", failures
-    )
+    yield Gauge("plugind_state_failing", "1 while what must outlive a restart cannot be kept.", int(any(fails)))
+    yield Counter("plugind_state_failures", "Reads and writes of the state that failed or were late.", failures)
 
 
 def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
-    durations = HistogramMetricFamily(
-        "device_plugin_alloc_duration_seconds",
-        "How long device plugins took to answer Allocate.",
-        labels=("resource_name",),
-    )
-    for label, histogram in snapshot.durations.items():
-        durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
-    yield durations
-    drains = {"": 0, **Counter(target.resource or "" for target in snapshot.drains)}
+    labels, what = ("resource_name",), "How long device plugins took to answer Allocate."
+    yield durations("device_plugin_alloc_duration_seconds", what, labels, snapshot.durations.items())
+    drains = {"": 0, **collections.Counter(target.resource or "" for target in snapshot.drains)}
     for name, what, numbers in (
         ("leases", "Leases that have devices.", snapshot.counts),
         ("leased_devices", "Devices that leases have.", snapshot.leased),
@@ -182,116 +156,54 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
         ("drained_devices", "Devices that are listed and out of service.", snapshot.drained),
         ("drains", "Drains of a resource and of its devices; with an empty name, the drain of the node.", drains),
     ):
-        yield _by_label("resource_name", f"plugind_{name}", what, numbers)
-    yield GaugeMetricFamily(
-        "plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None)
-    )
-    failures = CounterMetricFamily(
-        "plugind_lease_failures", "Times that a caller got no lease, by why.", labels=("resource_name", "reason")
-    )
-    for (label, reason), number in snapshot.failures.items():
-        failures.add_metric((_shown(label), reason), number)
-    yield failures
+        yield series(Gauge, f"plugind_{name}", what, labels, numbers)
+    yield Gauge("plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None))
+    what = "Times that a caller got no lease, by why."
+    yield series(Counter, "plugind_lease_failures", what, ("resource_name", "reason"), snapshot.failures)
 
 
 def _checks(metrics: Metrics) -> Iterator[Metric]:
-    checks = CounterMetricFamily(
-        "plugind_health_checks", "Checks of endpoints, by how they ended.", labels=("plugin_type", "result")
-    )
-    for (label, result), count in metrics.checks.items():
-        checks.add_metric((_shown(label), result), count)
-    yield checks
-    durations = HistogramMetricFamily(
-        "plugind_health_check_duration_seconds", "How long the checks of endpoints took.", labels=("plugin_type",)
-    )
-    for label, histogram in metrics.check_durations.items():
-        durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
-    yield durations
+    what = "Checks of endpoints, by how they ended."
+    yield series(Counter, "plugind_health_checks", what, ("plugin_type", "result"), metrics.checks)
+    name, what = "plugind_health_check_duration_seconds", "How long the checks of endpoints took."
+    yield durations(name, what, ("plugin_type",), metrics.check_durations.items())
 
 
 def _calls(calls: CallDurations) -> Iterator[Metric]:
     """Yield the durations of calls to drivers, as the kubelet does. No volume plugin here is migrated."""
     labels = ("driver_name", "method_name", "grpc_status_code")
-    csi = HistogramMetricFamily(CallFamily.CSI, "How long calls to CSI drivers took.", labels=(*labels, "migrated"))
-    for (name, method, code), histogram in calls.histograms(CallFamily.CSI):
-        csi.add_metric((_shown(name), method, code, "false"), histogram.cumulative(), histogram.total)
-    yield csi
-    dra = HistogramMetricFamily(CallFamily.DRA, "How long calls to DRA drivers took.", labels=labels)
-    for (name, method, code), histogram in calls.histograms(CallFamily.DRA):
-        dra.add_metric((_shown(name), method, code), histogram.cumulative(), histogram.total)
-    yield dra
-
-
-def _by_label(label: str, name: str, what: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, what, labels=(label,))
-    for text, value in values.items():
-        family.add_metric((_shown(text),), value)
-    return family
+    csi = (((*key, "false"), histogram) for key, histogram in calls.histograms(CallFamily.CSI))
+    yield durations(CallFamily.CSI, "How long calls to CSI drivers took.", (*labels, "migrated"), csi)
+    yield durations(CallFamily.DRA, "How long calls to DRA drivers took.", labels, calls.histograms(CallFamily.DRA))
 
 
 def _total_plugins(rows: list[Row]) -> Metric:
-    family = GaugeMetricFamily(*_TOTAL_PLUGINS, labels=("state",))
-    for world, count in count_worlds(rows).items():
-        family.add_metric((world,), count)
-    return family
+    return series(Gauge, *_TOTAL_PLUGINS, ("state",), count_worlds(rows))
 
 
 def _total_plugins_by_path(rows: list[Row]) -> Metric:
-    family = GaugeMetricFamily(*_TOTAL_PLUGINS, labels=("socket_path", "state"))
-    for path, world in worlds(rows):
-        family.add_metric((_shown(path), world), 1)
-    return family
+    return series(Gauge, *_TOTAL_PLUGINS, ("socket_path", "state"), dict.fromkeys(worlds(rows), 1))
 
 
 def _of_sockets(metrics: Metrics, rows: list[Row]) -> Iterator[Metric]:
     """Yield what is counted for each scrape: one or two milliseconds of work for each family with 10,000 sockets."""
-    plugins = GaugeMetricFamily("plugind_plugins", "Sockets, by state.", labels=("state", "plugin_type"))
-    for (state, label), count in metrics.plugins(rows).items():
-        plugins.add_metric((state, _shown(label)), count)
-    yield plugins
-    why = GaugeMetricFamily(
-        "plugind_plugin_causes",
-        "Sockets whose plugin is not registered, by why.",
-        labels=("plugin_type", "cause"),
-    )
-    for (label, cause), count in causes(metrics, rows).items():
-        why.add_metric((_shown(label), cause), count)
-    yield why
-    silent = GaugeMetricFamily(
-        "plugind_plugins_not_serving", "Registered plugins on whose socket nobody listens.", labels=("plugin_type",)
-    )
-    for label, count in not_serving(metrics, rows).items():
-        silent.add_metric((_shown(label),), count)
-    yield silent
-    health = GaugeMetricFamily(
-        "plugind_plugin_health", "Plugins whose handler reports their health.", labels=("plugin_type", "health")
-    )
-    for (label, word), count in healths(metrics, rows).items():
-        health.add_metric((_shown(label), word), count)
-    yield health
-    instances = GaugeMetricFamily(
-        "plugind_dra_instances", "Instances of DRA drivers that are registered.", labels=("connected",)
-    )
-    for connected, count in dra_instances(rows).items():
-        instances.add_metric((str(connected).lower(),), count)
-    yield instances
+    yield series(Gauge, "plugind_plugins", "Sockets, by state.", ("state", "plugin_type"), metrics.plugins(rows))
+    what = "Sockets whose plugin is not registered, by why."
+    yield series(Gauge, "plugind_plugin_causes", what, ("plugin_type", "cause"), causes(metrics, rows))
+    what = "Registered plugins on whose socket nobody listens."
+    yield series(Gauge, "plugind_plugins_not_serving", what, ("plugin_type",), not_serving(metrics, rows))
+    what = "Plugins whose handler reports their health."
+    yield series(Gauge, "plugind_plugin_health", what, ("plugin_type", "health"), healths(metrics, rows))
+    instances = {str(connected).lower(): count for connected, count in dra_instances(rows).items()}
+    what = "Instances of DRA drivers that are registered."
+    yield series(Gauge, "plugind_dra_instances", what, ("connected",), instances)
 
 
 def _bounded(metrics: Metrics, *, suppressed: bool) -> Iterator[Metric]:
-    operations = CounterMetricFamily(
-        "plugind_operations",
-        "Steps of registrations, by how they ended.",
-        labels=("operation", "plugin_type", "outcome"),
-    )
-    for (operation, label, outcome), count in metrics.operations.items():
-        operations.add_metric((operation, _shown(label), outcome), count)
-    yield operations
-    durations = HistogramMetricFamily(
-        "plugind_operation_duration_seconds", "How long the steps took.", labels=("operation", "plugin_type")
-    )
-    for (operation, label), histogram in metrics.durations.items():
-        durations.add_metric((operation, _shown(label)), histogram.cumulative(), histogram.total)
-    yield durations
+    labels, what = ("operation", "plugin_type"), "Steps of registrations, by how they ended."
+    yield series(Counter, "plugind_operations", what, (*labels, "outcome"), metrics.operations)
+    name, what = "plugind_operation_duration_seconds", "How long the steps took."
+    yield durations(name, what, labels, metrics.durations.items())
     yield HistogramMetricFamily(
         "plugind_registration_seconds",
         "From the appearance of a socket until its plugin is registered.",
@@ -299,54 +211,26 @@ def _bounded(metrics: Metrics, *, suppressed: bool) -> Iterator[Metric]:
         sum_value=metrics.registration.total,
     )
     yield from _checks(metrics)
-    follows = CounterMetricFamily(
-        "plugind_link_restarts", "Times that a handler's follow was started again.", labels=("plugin_type",)
-    )
-    for label, count in metrics.link_restarts.items():
-        follows.add_metric((_shown(label),), count)
-    yield follows
-    yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
-    yield CounterMetricFamily("plugind_scan_failures", "Scans of directories that failed.", metrics.roots.failures)
-    yield CounterMetricFamily(
-        "plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows
-    )
-    calls = CounterMetricFamily(
-        "device_plugin_registration", "Calls of Register by device plugins.", labels=("resource_name",)
-    )
-    for resource, count in metrics.register_calls.counts.items():
-        calls.add_metric((_shown(resource),), count)
-    yield calls
-    yield CounterMetricFamily(
-        "plugind_kubelet_socket_remade", "Times that kubelet.sock was removed and made again.", metrics.roots.remade
-    )
-    restarts = CounterMetricFamily(
-        "plugind_actor_restarts", "Actors that crashed and were started again.", labels=("actor",)
-    )
-    for actor, count in metrics.restarts.items():
-        restarts.add_metric((_shown(actor),), count)
-    yield restarts
-    yield CounterMetricFamily(
-        "plugind_status_socket_failures",
-        "Times that the status socket could not be made again.",
-        metrics.socket_failures,
-    )
-    reloads = CounterMetricFamily(
-        "plugind_config_reloads", "Times that the configuration was read again.", labels=("result",)
-    )
-    reloads.add_metric(("used",), metrics.reloads)
-    reloads.add_metric(("refused",), metrics.refused_reloads)
-    yield reloads
-    yield GaugeMetricFamily(
-        "plugind_config_refused",
-        "1 while the configuration that was read last cannot be used, and the one before it is in force.",
-        int(metrics.config_refused),
-    )
-    yield CounterMetricFamily("plugind_loop_blocks", "Times that something blocked the loop.", metrics.blocks)
-    yield CounterMetricFamily(
-        "plugind_loop_blocked_seconds", "Seconds for which something blocked the loop.", metrics.blocked_seconds
-    )
-    yield GaugeMetricFamily(
-        "plugind_path_metrics_suppressed",
-        "1 while there are too many paths for plugin_manager_total_plugins to have a series for each.",
-        int(suppressed),
-    )
+    what = "Times that a handler's follow was started again."
+    yield series(Counter, "plugind_link_restarts", what, ("plugin_type",), metrics.link_restarts)
+    yield Counter("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
+    yield Counter("plugind_scan_failures", "Scans of directories that failed.", metrics.roots.failures)
+    yield Counter("plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows)
+    name, what = "device_plugin_registration", "Calls of Register by device plugins."
+    yield series(Counter, name, what, ("resource_name",), metrics.register_calls.counts)
+    what = "Times that kubelet.sock was removed and made again."
+    yield Counter("plugind_kubelet_socket_remade", what, metrics.roots.remade)
+    what = "Actors that crashed and were started again."
+    yield series(Counter, "plugind_actor_restarts", what, ("actor",), metrics.restarts)
+    what = "Times that the status socket could not be made again."
+    yield Counter("plugind_status_socket_failures", what, metrics.socket_failures)
+    reloads = {"used": metrics.reloads, "refused": metrics.refused_reloads}
+    what = "Times that the configuration was read again."
+    yield series(Counter, "plugind_config_reloads", what, ("result",), reloads)
+    what = "1 while the configuration that was read last cannot be used, and the one before it is in force."
+    yield Gauge("plugind_config_refused", what, int(metrics.config_refused))
+    yield Counter("plugind_loop_blocks", "Times that something blocked the loop.", metrics.blocks)
+    what = "Seconds for which something blocked the loop."
+    yield Counter("plugind_loop_blocked_seconds", what, metrics.blocked_seconds)
+    what = "1 while there are too many paths for plugin_manager_total_plugins to have a series for each."
+    yield Gauge("plugind_path_metrics_suppressed", what, int(suppressed))

@@ -8,11 +8,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from ...protocol.values import value
 from ...protocol.version import __version__
 from ..io.own_process import ProcessFigures
+from .metric_families import Counter, Gauge, series
 
 
 @value
@@ -30,35 +31,19 @@ class OfNode:
 
 def families(node: OfNode) -> Iterator[Metric]:
     """Yield the metrics of the daemon."""
-    build = GaugeMetricFamily("plugind_build_info", "1, with what runs in the labels.", labels=("version", "python"))
-    build.add_metric((__version__, platform.python_version()), 1)
-    yield build
-    expected = GaugeMetricFamily(
-        "plugind_expected_plugin", "1 while a plugin of an expected name is of use.", labels=("name",)
-    )
-    for name, useful in node.expected.items():
-        expected.add_metric((name,), int(useful))
-    yield expected
-    missing = GaugeMetricFamily(
-        "plugind_expected_devices_missing",
-        "Healthy devices that are expected and not there.",
-        labels=("resource_name",),
-    )
-    for name, number in node.missing.items():
-        missing.add_metric((name,), number)
-    yield missing
-    roots = GaugeMetricFamily("plugind_roots", "Roots, by how they are watched.", labels=("watching",))
-    for watching, number in node.roots.items():
-        roots.add_metric((str(watching),), number)
-    yield roots
+    build = {(__version__, platform.python_version()): 1}
+    yield series(Gauge, "plugind_build_info", "1, with what runs in the labels.", ("version", "python"), build)
+    what = "1 while a plugin of an expected name is of use."
+    yield series(Gauge, "plugind_expected_plugin", what, ("name",), node.expected)
+    what = "Healthy devices that are expected and not there."
+    yield series(Gauge, "plugind_expected_devices_missing", what, ("resource_name",), node.missing)
+    yield series(Gauge, "plugind_roots", "Roots, by how they are watched.", ("watching",), node.roots)
     yield from _process(node.process)
 
 
 def _process(process: ProcessFigures) -> Iterator[Metric]:
     """Yield the standard metrics of a process, with the names and texts of Prometheus' client libraries."""
-    yield CounterMetricFamily(
-        "process_cpu_seconds", "Total user and system CPU time spent in seconds.", process.cpu_seconds
-    )
+    yield Counter("process_cpu_seconds", "Total user and system CPU time spent in seconds.", process.cpu_seconds)
     for name, what, number in (
         ("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", process.started),
         ("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes),
@@ -67,4 +52,4 @@ def _process(process: ProcessFigures) -> Iterator[Metric]:
         ("process_max_fds", "Maximum number of open file descriptors.", process.max_descriptors),
     ):
         if number is not None:
-            yield GaugeMetricFamily(name, what, number)
+            yield Gauge(name, what, number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -38,14 +38,13 @@ from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Pr
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
-from ...protocol.messages.status import Lagged
 from ...protocol.text import encodable
 from ..http.server import HttpRequest, HttpResponse, json_response, problem, wrong_method
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
 from .allocations import LeaseConnections, Told, failed, new_token, owner_by
-from .streams import JSON_LINES, AnswerStream, Backlog, Unsent, heartbeat_headers, next_messages, pause_of, send_pieces
+from .streams import AnswerStream, OpenWatches, Reader, Unsent, Watched, first_message, listed, pause_of, send_pieces
 
 T = TypeVar("T")
 
@@ -96,9 +95,10 @@ class LeasesApi:
     boottime: Callable[[], int] = _boottime
     unsent: Unsent = attrs.field(factory=Unsent)
     _allocations: LeaseConnections | None = attrs.field(init=False, default=None)
-    _watches: set[Backlog[bytes | LeasesViewMessage | None]] = attrs.field(init=False, factory=set)
+    _watches: OpenWatches = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._watches = OpenWatches(self.unsent)
         if self.leases is not None:
             self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
 
@@ -111,8 +111,7 @@ class LeasesApi:
         """End the streams, and all waits for leases."""
         if self._allocations is not None:
             self._allocations.end()
-        for watch in self._watches:
-            watch.close()
+        self._watches.end()
 
     async def snapshot(self, deadline: float = DEADLINE) -> LeasesSnapshot | None:
         """Return all leases; None if the lease actor does not answer in time."""
@@ -206,71 +205,35 @@ class LeasesApi:
     async def _write_list(self, snapshot: LeasesSnapshot, send: AnswerStream) -> None:
         unix, boottime = self.wall() - trio.current_time() + snapshot.time, self.boottime()
         head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
-
-        def rows() -> Iterator[bytes]:
-            before = head
-            for lease in snapshot.leases:
-                yield f"{before}{json.dumps(lease_to_json(lease, boottime))}".encode()
-                before = ",\n"
-            yield b"]}\n" if snapshot.leases else f"{before}]}}\n".encode()
-
-        await send_pieces(rows(), send)
+        await send_pieces(listed((lease_to_json(lease, boottime) for lease in snapshot.leases), head, "]}\n"), send)
 
     async def _show(self, _: HttpRequest, name: str) -> HttpResponse:
         return self._one_lease(await self._answer(lambda reply: m.ShowAsked(name, reply), DEADLINE))
 
     async def _watch(self, request: HttpRequest, _: str) -> HttpResponse:
         """Stream the leases: all of them first, then each that has changed."""
-        pause = pause_of(request)
-        if isinstance(pause, HttpResponse):
-            return pause
-        write = self.unsent.counted(partial(self._write_watch, pause))
-        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+        leases = self._connections.leases
+        return self._watches.answer(
+            request,
+            Watched(
+                LeaseChanged,
+                self._line,
+                self._write_first,
+                lambda writer: leases.send_nowait(m.LeasesSubscribed(writer)),
+                lambda writer: leases.send_nowait(m.LeasesUnsubscribed(writer)),
+            ),
+        )
 
-    async def _write_watch(self, pause: float | None, send: AnswerStream) -> None:
-        writer, reader = send.backlog(LAG, LeaseChanged, self._line)
-        self._connections.leases.send_nowait(m.LeasesSubscribed(writer))
-        self._watches.add(writer)
-        try:
-            with trio.move_on_after(DEADLINE) as scope:
-                first = await reader.receive()
-            if scope.cancelled_caught:
-                text = f"the lease actor has not answered within {DEADLINE:g} s"
-                await send(json.dumps({"error": text}).encode() + b"\n")
-                return
-            await self._write_first(first, pause, send)
-            while messages := await next_messages(reader, pause):
-                await send_pieces(map(self._line, messages), send)
-                send.sent(messages)
-                if any(isinstance(message, Lagged) for message in messages):
-                    return
-        except trio.EndOfChannel:
-            return  # The actor ends.
-        finally:
-            reader.close()
-            self._watches.discard(writer)
-            self._connections.leases.send_nowait(m.LeasesUnsubscribed(writer))
-
-    async def _write_first(
-        self, first: bytes | LeasesViewMessage | None, pause: float | None, send: AnswerStream
-    ) -> None:
+    async def _write_first(self, reader: Reader[LeasesViewMessage], send: AnswerStream) -> bool:
+        first = await first_message(reader, send, DEADLINE, f"the lease actor has not answered within {DEADLINE:g} s")
         leases = first.leases if isinstance(first, LeasesSnapshot) else ()
         await send_pieces((self._line(LeaseChanged(trio.current_time(), lease)) for lease in leases), send)
-        if pause is not None:
-            await send(b"\n")
+        return first is not None
 
-    def _line(self, message: bytes | LeasesViewMessage | None) -> bytes:
-        match message:
-            case bytes():
-                return message
-            case LeaseChanged():
-                unix = self.wall() - trio.current_time() + message.time
-                content = {"time": timestamp(unix), **lease_to_json(message.lease, self.boottime())}
-                return json.dumps(content).encode() + b"\n"
-            case Lagged():
-                return b'{"error": "too slow: changes were lost; watch again"}\n'
-            case _:
-                return b"\n"
+    def _line(self, changed: LeaseChanged) -> bytes:
+        unix = self.wall() - trio.current_time() + changed.time
+        content = {"time": timestamp(unix), **lease_to_json(changed.lease, self.boottime())}
+        return json.dumps(content).encode() + b"\n"
 
     # --- to get and to keep -------------------------------------------------------------------------------------------
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
 
+from ...protocol.messages.status import Lagged
+from ...protocol.status.json import Json
 from ...protocol.text import encodable
 from ..http.limits import HttpLimits
 from ..http.server import HttpRequest, HttpResponse, Send, problem
@@ -20,6 +24,8 @@ PIECE = 50
 #: The most bytes of a piece, apart from its last row.
 PIECE_BYTES = 65_536
 JSON_LINES = "application/jsonl"
+#: How many changes can wait for a reader before it is dropped.
+LAG = 4096
 #: The header of a watch that sends an empty line after each period of so many seconds without a change.
 HEARTBEAT = "Heartbeat"
 LEAST_HEARTBEAT = 0.02
@@ -101,6 +107,76 @@ class Unsent:
             self.total -= stream.held
 
 
+@attrs.frozen
+class Watched(Generic[T]):
+    """What a watch shows."""
+
+    #: The type of a change, and its line.
+    change: type[object]
+    line: Callable[[Any], bytes]
+    #: Writes what is there when the watch begins; returns whether changes follow.
+    write_first: Callable[[Reader[T], AnswerStream], Awaitable[bool]]
+    #: Subscribe to the changes, and end that.
+    subscribe: Callable[[Backlog[T]], object]
+    unsubscribe: Callable[[Backlog[T]], object]
+
+
+@attrs.define(eq=False)
+class OpenWatches:
+    """The watches of one subject that are under way."""
+
+    _unsent: Unsent
+    _writers: set[Backlog[Any]] = attrs.field(factory=set)
+
+    def end(self) -> None:
+        """End the streams of changes."""
+        for writer in self._writers:
+            writer.close()
+
+    def answer(self, request: HttpRequest, watched: Watched[T]) -> HttpResponse:
+        """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
+
+        The header ``Heartbeat`` tells the client about the empty lines. They show when the first list is complete, and
+        when a daemon has stopped.
+        """
+        pause = pause_of(request)
+        if isinstance(pause, HttpResponse):
+            return pause
+        write = self._unsent.counted(partial(self._write, watched, pause))
+        return HttpResponse(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+
+    async def _write(self, watched: Watched[T], pause: float | None, send: AnswerStream) -> None:
+        writer, reader = send.backlog(LAG, watched.change, watched.line)
+        watched.subscribe(writer)
+        self._writers.add(writer)
+        heartbeat = b"" if pause is None else b"\n"
+        try:
+            if not await watched.write_first(reader, send):
+                return
+            await send_pieces([heartbeat], send)
+            while messages := await next_messages(reader, pause):
+                lines = [message for message in messages if isinstance(message, bytes)]
+                await send_pieces(lines if any(lines) else [heartbeat], send)
+                send.sent(messages)
+                if any(isinstance(message, Lagged) for message in messages):
+                    await send(b'{"error": "too slow: changes were lost; watch again"}\n')
+                    return
+        except trio.EndOfChannel:
+            return  # The actor ends.
+        finally:
+            reader.close()
+            self._writers.discard(writer)
+            watched.unsubscribe(writer)
+
+
+async def first_message(reader: Reader[T], send: Send, seconds: float, problem: str) -> bytes | T | None:
+    """Return the first message of an actor; None if the client was sent the ``problem``, since none came in time."""
+    with trio.move_on_after(seconds):
+        return await reader.receive()
+    await send(json.dumps({"error": problem}).encode() + b"\n")
+    return None
+
+
 @attrs.define(eq=False)
 class AnswerStream:
     """Sends the pieces of one answer, and counts the unsent bytes."""
@@ -172,6 +248,15 @@ async def send_pieces(rows: Iterable[bytes], send: Send) -> None:
             piece, count = bytearray(), 0
     if piece:
         await send(bytes(piece))
+
+
+def listed(values: Iterable[Json], head: str = "[", tail: str = "]\n") -> Iterator[bytes]:
+    """Yield a list of JSON in rows for :func:`send_pieces`; the ``head`` and the ``tail`` have its brackets."""
+    before = head
+    for each in values:
+        yield f"{before}{json.dumps(each)}".encode()
+        before = ",\n"
+    yield (head + tail if before is head else tail).encode()
 
 
 async def next_messages(reader: trio.MemoryReceiveChannel[T], pause: float | None) -> list[T | None]:

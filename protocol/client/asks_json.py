@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ..leases.asked_json import Fields, check_range, fields_of, flag, or_none, word
-from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
+from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, wrong_form_is
 from ..plugins.health import Health
 from ..plugins.info import Plugin
 from ..text import encodable
@@ -285,11 +285,9 @@ def hello_from_json(content: object) -> Hello:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    try:
+    with wrong_form_is(StatusFormError, "it is no first line that this version of plugind knows"):
         hello = exactly(dict, exactly(dict, content)["hello"])
         return Hello(exactly(str, hello["session"]), number(hello["heartbeat"]))
-    except WRONG_FORM as error:
-        raise StatusFormError(f"it is no first line that this version of plugind knows: {words_of(error)}") from error
 
 
 def event_from_json(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:
@@ -298,10 +296,8 @@ def event_from_json(content: object) -> Asked | Withdrawn | RoleTold | Synced | 
     Raises:
       StatusFormError: if it is not of the form that this version knows.
     """
-    try:
+    with wrong_form_is(StatusFormError, "it is no line that this version of plugind knows"):
         return _event_of(content)
-    except WRONG_FORM as error:
-        raise StatusFormError(f"it is no line that this version of plugind knows: {words_of(error)}") from error
 
 
 def _event_of(content: object) -> Asked | Withdrawn | RoleTold | Synced | None:

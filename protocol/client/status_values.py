@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..leases.json_values import WRONG_FORM, every, exactly, exactly_or_none, number, text_by_text, texts, words_of
+from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, wrong_form_is
 from ..plugins.devices import Device, DeviceList, DeviceOptions, InstanceStatus, ResourceState, ResourceStatus
 from ..plugins.health import Health
 from ..plugins.status import HistoryEntry, PluginStatus, StateName
@@ -30,10 +30,8 @@ def plugin_from_json(content: object) -> PluginStatus:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    try:
+    with wrong_form_is(StatusFormError, "it is no plugin that this version of plugind knows"):
         return _plugin_of(content)
-    except WRONG_FORM as error:
-        raise StatusFormError(f"it is no plugin that this version of plugind knows: {words_of(error)}") from error
 
 
 def resource_from_json(content: object) -> ResourceStatus:
@@ -42,10 +40,8 @@ def resource_from_json(content: object) -> ResourceStatus:
     Raises:
       StatusFormError: if it is not of that form.
     """
-    try:
+    with wrong_form_is(StatusFormError, "it is no resource that this version of plugind knows"):
         return _resource_of(content)
-    except WRONG_FORM as error:
-        raise StatusFormError(f"it is no resource that this version of plugind knows: {words_of(error)}") from error
 
 
 def _unix(found: object) -> float:

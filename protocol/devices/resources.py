@@ -26,7 +26,7 @@ GRACE = 300.0
 #: How many resources there can be. A further one replaces the one that was lost first, if any is lost.
 MAX_RESOURCES = 1024
 NO_PLUGIN = "no device plugin for 5m"
-_AWAITED = "no device plugin has registered since the restart"
+_AWAITED = "neither a device plugin nor the configuration offers it since the restart"
 _REMOVED = "its device plugin was deregistered"
 _NOT_CONFIGURED = "the configuration no longer names it"
 _EMPTY = DeviceList()
@@ -188,6 +188,8 @@ class Resource:
                 return self.serving.reason
             case ResourceState.LOST:
                 return next((instance.reason for instance in self.instances.values() if instance.reason), _REMOVED)
+            case ResourceState.LISTED if (serving := self.serving) is not None and serving.source == SOURCE:
+                return None if serving.listed.devices else f"no node matches {serving.plugin.endpoint}"
             case _:
                 return None
 

@@ -7,6 +7,7 @@ and another one is plugged in, so a device that was leased is compared with the 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -14,10 +15,12 @@ from typing import Final
 import attrs
 
 from ..leases.answers import checked
+from ..leases.drains import unshared
 from ..leases.free import natural
 from ..leases.values import Answer, Node, identity_key
 from ..plugins.devices import HEALTHY, Device, DeviceList
 from ..plugins.static_devices import ATTRIBUTES, StaticResource
+from ..text import first_few
 from ..values import value
 
 #: How many nodes of one resource are listed.
@@ -93,14 +96,36 @@ def listed(name: str, resource: StaticResource, found: Iterable[FoundNode], numb
     return ListedNodes(DeviceList(devices), nodes)
 
 
-def overlaps(
-    resources: Mapping[str, StaticResource], find: Callable[[StaticResource], Iterable[FoundNode]]
+def doubts(
+    resources: Mapping[str, StaticResource],
+    find: Callable[[StaticResource], Iterable[FoundNode]],
+    why_replaceable: Callable[[str], str | None],
+    given: Iterable[tuple[FoundNode, str]] = (),
 ) -> Iterator[str]:
-    """Yield a text for each two resources that name the same devices: by one pattern, or by a node that is there."""
+    """Yield what can be said against resources before a daemon has them.
+
+    These are devices that cannot be leased, patterns whose nodes could not be, and devices that two resources name, by
+    one pattern, or by a node that is there. ``given`` has nodes that others give already, and who they are.
+    """
     owners, said = dict[str, tuple[str, str]](), set[tuple[str, str]]()
+    others = {node.number: f"{node.path} of {whose}" for node, whose in given}
     for name, resource in resources.items():
+        reasons = defaultdict[str, list[str]](list)
+        for path in (*resource.paths, *resource.nodes):
+            if (why := why_replaceable(path)) is not None:
+                reasons[why].append(path)
+        of_patterns = {*reasons}
+        found = list(find(resource))
+        for device in listed(name, resource, found, {}).listed.devices.values():
+            if not device.healthy and device.health not in of_patterns:
+                reasons[device.health].append(unshared(device.id))
+        for node in found:
+            if (whose := others.get(node.number)) is not None:
+                yield f"{node.path} of {name} is also {whose}"
+        for why, paths in reasons.items():
+            yield f"{first_few(dict.fromkeys(paths))} of {name} cannot be leased: {why}"
         patterns = [(pattern, pattern) for pattern in resource.paths]
-        nodes = ((node.number, node.path) for node in find(resource) if node.number)
+        nodes = ((node.number, node.path) for node in found if node.number)
         for what, path in chain(patterns, nodes):
             other, at = owners.setdefault(what, (name, path))
             if other != name and (other, name) not in said:

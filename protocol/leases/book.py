@@ -14,36 +14,42 @@ from typing import assert_never
 
 import attrs
 
-from ..logs.lines import timestamp
 from ..messages.addresses import Address
-from ..text import first_few
-from ..trust.users import user_words
 from ..values import value
 from . import effects as e
 from . import messages as m
-from .answers import AnswerError, joined, left_out, permitted
+from .accepting import accepted
+from .answers import AnswerError, joined
 from .cdi import name_of
 from .choosing import LeaseLine, Reserved, choose, fits
-from .drains import MAX_DRAINS, Drains, DrainTarget, sorted_drains
-from .entries import Amendment, Asker, DrainChange, Ends, LeaseEntry
-from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of, same_owner
-from .mapped import mapped
+from .draining import DrainChange, change_of, first_end, look_in, over_at
+from .drains import Drain, Drains, DrainTarget
+from .ends import Ends
+from .entries import Amendment, Asker, LeaseEntry
+from .grace import GRACE, needed_of
+from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of
 from .messages import Failure, Problem
+from .owners import begun, bound, renewed, resumed, same_owner
 from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
-from .values import Answer, ConnectionOwner, ContainerOwner, Lease, LeaseState, ProcessOwner, Request, TimeOwner, Wanted
+from .values import (
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    Owner,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
 
-#: Seconds for which a lease stays after the end of its container, which may be started again.
-GRACE = 10.0
 #: Seconds for which the devices of an uncertain lease are withheld.
 WITHHELD = 60.0
 #: Seconds until a connection must have come back after a restart.
 BIND = 60.0
-#: Seconds for which an end is waited for at least, as a time of the wall clock is not exact.
-_TICK = 0.001
-#: Seconds after which the wall clock, which may be set, is read again for the end of a drain.
-CLOCK = 60.0
 #: How many holders a failure names.
 MAX_HOLDERS = 64
 
@@ -137,7 +143,10 @@ class Book:
     @property
     def next_end(self) -> float:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
-        return min(self._ends.next, self._stock.next_missing, self._next_drain_end())
+        return min(self._ends.next, self._stock.next_missing, self._next_drain_look())
+
+    def _next_drain_look(self) -> float:
+        return math.inf if self._drain_end == math.inf else self._now + look_in(self._drain_end, self._sources.wall())
 
     @property
     def withheld(self) -> str | None:
@@ -225,12 +234,8 @@ class Book:
                 self._asker_left(message)
             case m.ReleaseAsked():
                 self._release(message)
-            case m.RenewAsked():
-                self._renew(message)
-            case m.BindAsked():
-                self._bind(message)
-            case m.ResumeAsked():
-                self._resume(message)
+            case m.RenewAsked() | m.BindAsked() | m.ResumeAsked():
+                self._change_owner(message)
             case m.RecoverAsked():
                 self._recover(message)
             case m.DrainAsked() | m.UndrainAsked():
@@ -275,9 +280,10 @@ class Book:
             self._reserved = reserved
             self._impatient.discard(lease)
             self._step(self._entries[lease], Event.GRANTED)
-        if self._in_grace and (ended := self._needed()):
-            for entry in ended:
-                self._step(entry, Event.OWNER_ENDED)
+        ended = (entry.lease for entry in self._in_grace.values())
+        if self._in_grace and (needed := needed_of(ended, self._line, self._stock)):
+            for yielding in needed:
+                self._step(self._entries[yielding.id], Event.OWNER_ENDED)
             self._serve()
         elif self._impatient:
             first = min((self._entries[lease] for lease in self._impatient), key=lambda entry: entry.arrival)
@@ -294,38 +300,6 @@ class Book:
                     asker.told = told
                     in_line = m.InLine(place, self._shortage(entry, Problem.UNAVAILABLE))
                     self._effects.append(e.TellPlace(asker.progress, in_line))
-
-    def _needed(self) -> list[LeaseEntry]:
-        """Return leases whose containers have ended, without which somebody in line can have all that it wants.
-
-        The latest to end are kept if the others are enough. A device that is not listed any more is nobody's to give.
-        """
-        ended = [
-            entry
-            for entry in self._in_grace.values()
-            if not any(self._stock.missing(name).keys() & {*ids} for name, ids in entry.lease.devices.items())
-        ]
-        needed: list[LeaseEntry] = []
-        for request, reserved in self._line.waiting(self._stock):
-            for entry in ended:
-                self._give_devices_back(entry)
-            is_enough = fits(self._stock, reserved, request)
-            for entry in reversed(ended):
-                self._take_again(entry)
-                if is_enough and not fits(self._stock, reserved, request):
-                    self._give_devices_back(entry)
-                    needed.append(entry)
-            for entry in needed:
-                self._take_again(entry)
-            if needed:
-                break
-        return needed
-
-    def _take_again(self, entry: LeaseEntry) -> None:
-        """Take the devices that a lease has from what is free."""
-        identities = {} if entry.lease.answer is None else entry.lease.answer.identities
-        for name, ids in entry.lease.devices.items():
-            self._stock.take(entry.lease.id, name, ids, identities)
 
     def _touch(self, entry: LeaseEntry) -> None:
         """Show the lease to subscribers at the end of the turn."""
@@ -384,7 +358,7 @@ class Book:
                     self._step(entry, Event.FILED)
                 case Action.CONFIRM:
                     if isinstance(owner := entry.lease.owner, TimeOwner):
-                        entry.lease = attrs.evolve(entry.lease, owner=self._begun(owner))
+                        entry.lease = attrs.evolve(entry.lease, owner=begun(owner, self._sources.boottime()))
                     self._save(entry, entry.lease.moved(LeaseState.HELD))
                 case Action.TELL:
                     self._wait_for_owner(entry)
@@ -456,7 +430,7 @@ class Book:
             self._stoppable[entry.lease.id] = entry
         if entry.phase is LeasePhase.QUEUED:
             self._queue(entry)
-        self._take_again(entry)
+        self._stock.take_lease(entry.lease)
 
     # --- to get a lease ---
 
@@ -623,7 +597,7 @@ class Book:
         if entry.asked:
             return
         reserved = self._line.reserved_before(entry.arrival, self._stock)
-        self._give_devices_back(entry)
+        self._stock.give_lease_back(entry.lease)
         entry.lease = attrs.evolve(entry.lease, devices={})
         if fits(self._stock, reserved, entry.lease.request):
             self._take_devices(entry, reserved)
@@ -641,10 +615,6 @@ class Book:
             self._stock.take(entry.lease.id, name, ids)
         entry.lease = attrs.evolve(entry.lease, devices=devices)
 
-    def _give_devices_back(self, entry: LeaseEntry) -> None:
-        for name, ids in entry.lease.devices.items():
-            self._stock.give_back(name, ids)
-
     # --- plugins prepare devices ---
 
     def _prepare(self, entry: LeaseEntry) -> None:
@@ -658,7 +628,9 @@ class Book:
         else:
             pre_start = self._stock.options(name).pre_start_required
             lease = entry.lease
-            self._call(entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.uid))
+            self._call(
+                entry, m.AllocateAsked(lease.id, name, lease.devices[name], pre_start, self._inbox, lease.for_uid)
+            )
 
     def _called(self, message: m.CallMessage) -> None:
         """Take what a plugin answers, unless the lease does not wait for that any more."""
@@ -695,32 +667,16 @@ class Book:
                 assert_never(message)
 
     def _take_answer(self, entry: LeaseEntry, message: m.Allocated) -> None:
-        """Take what a plugin has answered, with mapped variables, or of a plugin of somebody else what is permitted."""
-        answer, uid, name = message.answer, message.uid, message.resource
-        if (config := self._rules.resources.get(name)) is not None:
-            try:
-                answer = mapped(answer, config, container=entry.lease.request.container)
-            except AnswerError as error:
-                text = f"{name}: the answer of its device plugin to Allocate cannot be used: {error}"
-                self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
-                return
-        # What root asks for on behalf of a user must not bring root the variables of that user's plugin.
-        asker = frozenset({entry.lease.uid} if entry.lease.request.for_uid is None else ())
-        if uid is None or uid not in self._privileged | asker:
-            whose = user_words(uid)
-            try:
-                answer, names = permitted(answer, name, self._rules.permitted)
-            except AnswerError as error:
-                text = f"{name}: the answer of a device plugin of {whose} to Allocate is not permitted: {error}"
-                self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, text))
-                return
-            if names:
-                warnings = (*entry.lease.warnings, left_out(name, names, whose))
-                entry.lease = attrs.evolve(entry.lease, warnings=warnings)
-        if not answer.identities and (overlap := self._overlap(answer)) is not None:
-            warnings = (*entry.lease.warnings, f"{name}: {overlap}")
-            entry.lease = attrs.evolve(entry.lease, warnings=warnings)
-        entry.answers[name] = answer
+        try:
+            answer, left_out = accepted(message, entry.lease.request, entry.lease.uid, self._rules, self._privileged)
+        except AnswerError as error:
+            self._step(entry, Event.REFUSED, Failure(Problem.REFUSED, str(error)))
+            return
+        overlap = None if answer.identities else self._overlap(answer)
+        warnings = [*left_out, *([] if overlap is None else [f"{message.resource}: {overlap}"])]
+        if warnings:
+            entry.lease = attrs.evolve(entry.lease, warnings=(*entry.lease.warnings, *warnings))
+        entry.answers[message.resource] = answer
         self._prepare(entry)
 
     def _overlap(self, answer: Answer) -> str | None:
@@ -803,7 +759,7 @@ class Book:
         """Hear of the end of the owner no more."""
         if entry.watched:
             entry.watched = False
-            self._effects.append(e.ForgetOwner(entry.lease.id))
+            self._effects.append(e.Unwatch(entry.lease.id))
 
     def _wait_for_owner(self, entry: LeaseEntry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
@@ -832,10 +788,6 @@ class Book:
                 self._ends.set(ended.id, self._now + GRACE)
         else:
             self._step(entry, Event.OWNER_ENDED)
-
-    def _begun(self, owner: TimeOwner) -> TimeOwner:
-        """Return the owner with its time beginning now."""
-        return attrs.evolve(owner, expires=self._sources.boottime() + round(owner.seconds * 1e9))
 
     # --- the devices of leases that are held ---
 
@@ -877,42 +829,33 @@ class Book:
             return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")
         return entry
 
-    def _renew(self, asked: m.RenewAsked) -> None:
-        """Let the time of a lease begin again."""
+    def _change_owner(self, asked: m.RenewAsked | m.BindAsked | m.ResumeAsked) -> None:
+        """Let the time of a lease begin again, bind it to its container, or let another connection own it."""
         entry = self._find_held(asked.id, asked.uid)
         if isinstance(entry, Failure):
             self._answer(asked.reply, entry)
-        elif isinstance(owner := entry.lease.owner, TimeOwner):
-            self._amend(entry, self._begun(owner), asked.reply)
-        else:
-            text = f"lease {asked.id} has no time to renew: only one that was asked for with --ttl has"
-            self._answer(asked.reply, Failure(Problem.USAGE, text))
-
-    def _bind(self, asked: m.BindAsked) -> None:
-        """Bind a lease to its container."""
-        entry = self._find_held(asked.id, asked.uid)
-        if isinstance(entry, Failure):
-            self._answer(asked.reply, entry)
-        elif (failure := unbindable(entry.lease, asked, in_grace=asked.id in self._in_grace)) is not None:
-            self._answer(asked.reply, failure)
-        elif isinstance(owner := entry.lease.owner, ContainerOwner):
-            self._amend(entry, attrs.evolve(owner, init=asked.init), asked.reply)
-
-    def _resume(self, asked: m.ResumeAsked) -> None:
-        """Let another connection own a lease, after a restart."""
-        entry = self._find_held(asked.id, asked.uid)
-        if isinstance(entry, Failure):
-            self._answer(asked.reply, entry)
-        elif entry.lease.owner != ConnectionOwner(asked.token_hash):
-            self._answer(asked.reply, Failure(Problem.FORBIDDEN, f"lease {asked.id} has another token"))
-        else:
+            return
+        match asked:
+            case m.RenewAsked():
+                owner = renewed(entry.lease, self._sources.boottime())
+            case m.BindAsked():
+                owner = bound(entry.lease, asked.init, in_grace=asked.id in self._in_grace)
+            case m.ResumeAsked():
+                owner = resumed(entry.lease, asked.token_hash)
+            case _:
+                assert_never(asked)
+        if isinstance(owner, Failure):
+            self._answer(asked.reply, owner)
+        elif isinstance(asked, m.ResumeAsked):
             self._ends.forget(asked.id)
             entry.tickets.add(asked.ticket)
             self._tickets[asked.ticket] = asked.id
             self._wait_for_owner(entry)
             self._answer(asked.reply, entry.lease)
+        else:
+            self._amend(entry, owner, asked.reply)
 
-    def _amend(self, entry: LeaseEntry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
+    def _amend(self, entry: LeaseEntry, owner: Owner, reply: Address[Lease | Failure]) -> None:
         """Have another owner written; it is told when it is written, since a restart must know it too."""
         lease, end = entry.lease, self._ends.forget(entry.lease.id)
         grace = self._in_grace.pop(lease.id, None) is not None
@@ -982,7 +925,7 @@ class Book:
         if entry.filed and lease.cdi_name is not None:
             self._effects.append(e.RemoveFile(lease.id, lease.cdi_name))
         self._end_access(entry)
-        self._give_devices_back(entry)
+        self._stock.give_lease_back(entry.lease)
         if entry.written:
             self._write(e.DeleteLease(lease.id))
         self._forget_owner(entry)
@@ -1008,7 +951,7 @@ class Book:
     def _forget_plugin(self, entry: LeaseEntry) -> None:
         others = (other for other in self._entries.values() if other is not entry)
         if entry.lost is not None and not any(other.lost == entry.lost for other in others):
-            self._effects.append(e.ForgetPlugin(entry.lost))
+            self._effects.append(e.Unwatch(entry.lost))
 
     # --- rules, and a lost state ---
 
@@ -1045,83 +988,42 @@ class Book:
         elif self._closed is not None:
             change = Failure(Problem.STORAGE, self._closed)
         else:
-            change = self._drain(asked) if isinstance(asked, m.DrainAsked) else self._undrain(asked)
+            change = change_of(self.drains, asked, self._sources.wall())
         if isinstance(change, Failure):
             self._effects.append(e.DrainReply(asked.reply, change))
         else:
             self._awaited[self._write(e.SaveDrain(change.target, change.after), awaited=True)] = change
 
-    def _drain(self, asked: m.DrainAsked) -> DrainChange | Failure:
-        """Return the drain of a target; one that is drained keeps its beginning."""
-        drain, before, now = asked.drain, self.drains.get(asked.drain.target), self._sources.wall()
-        if drain.until is not None and drain.until <= now:
-            return Failure(Problem.USAGE, f"{timestamp(drain.until)} is over: name a later time")
-        if before is None and len(self.drains) >= MAX_DRAINS:
-            text = f"there are {MAX_DRAINS} drains, and there may not be more: drain the resource, or the node"
-            return Failure(Problem.LIMIT, text)
-        drain = attrs.evolve(drain, since=now if before is None else before.since)
-        return DrainChange(drain, drain, asked.reply)
-
-    def _undrain(self, asked: m.UndrainAsked) -> DrainChange | Failure:
-        """Return the end of a drain."""
-        before = self.drains.get(asked.target)
-        if before is None:
-            return Failure(Problem.UNKNOWN, f"{asked.target.words} is not drained; {self._what_is_drained()}")
-        return DrainChange(None, before, asked.reply)
-
-    def _what_is_drained(self) -> str:
-        words = [drain.target.words for drain in sorted_drains(self.drains)]
-        return f"drained: {first_few(words)}" if words else "nothing is"
-
     def _drained(self, change: DrainChange, error: str | None) -> None:
-        target, before = change.target, self.drains.get(change.target)
         if error is None:
-            others = {name: drain for name, drain in self.drains.items() if name != target}
-            self._set_drains(others if change.after is None else {**others, target: change.after})
+            self._set_drains(change.applied_to(self.drains))
             ended = "it was ended" if change.after is None else None
             self._effects += [e.ShowDrain(change.answer, ended), e.DrainReply(change.reply, change.answer)]
             return
-        if not self._is_changing(target):  # Otherwise what is written next takes its place.
-            self._write(e.SaveDrain(target, before))  # It may be written in part, or be written yet.
+        # It may be written in part, or be written yet.
+        self._write_drain(change.target, self.drains.get(change.target))
         failure = Failure(Problem.STORAGE, f"that cannot be written: {error}")
         self._effects.append(e.DrainReply(change.reply, failure))
 
-    def _is_changing(self, target: DrainTarget) -> bool:
-        return any(isinstance(change, DrainChange) and change.target == target for change in self._awaited.values())
+    def _write_drain(self, target: DrainTarget, drain: Drain | None) -> None:
+        """Have a drain written, or its end, unless a change that is being written takes its place."""
+        if not any(isinstance(each, DrainChange) and each.target == target for each in self._awaited.values()):
+            self._write(e.SaveDrain(target, drain))
 
     def _set_drains(self, drains: Drains) -> None:
         if drains != self.drains:
             self._stock.drain(drains)
-            self._drain_end = min(
-                (drain.until for drain in drains.values() if drain.until is not None), default=math.inf
-            )
-
-    def _next_drain_end(self) -> float:
-        """When the wall clock is to be looked at for the end of a drain; infinity if none ends by itself."""
-        if self._drain_end == math.inf:
-            return math.inf
-        return self._now + min(max(self._drain_end - self._sources.wall(), _TICK), CLOCK)
+            self._drain_end = first_end(drains)
 
     def _end_drains(self) -> None:
         """End the drains whose time is over by the wall clock."""
         if self._drain_end == math.inf or self._drain_end > (wall := self._sources.wall()):
             return
-        over = [drain for drain in self.drains.values() if drain.until is not None and drain.until <= wall]
-        self._set_drains({target: drain for target, drain in self.drains.items() if drain not in over})
-        for drain in over:
+        over = over_at(self.drains, wall)
+        self._set_drains({target: drain for target, drain in self.drains.items() if target not in over})
+        for target, drain in over.items():
             self._effects.append(e.ShowDrain(drain, "its time is over"))
-            if not self._is_changing(drain.target):
-                self._write(e.SaveDrain(drain.target, None))
-
-
-def unbindable(lease: Lease, asked: m.BindAsked, *, in_grace: bool) -> Failure | None:
-    """Return why a lease is not bound to a container; None if it is. In its grace, its container has ended."""
-    owner = lease.owner
-    if not isinstance(owner, ContainerOwner):
-        return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")
-    if owner.init is None or owner.init == asked.init or in_grace:
-        return None
-    return Failure(Problem.FORBIDDEN, f"lease {asked.id} is bound to another container, whose init is {owner.init.pid}")
+            self._write_drain(target, None)
 
 
 def _forbidden(lease: str) -> Failure:

@@ -12,9 +12,6 @@ from typing import Final
 from ..logs.lines import timestamp
 from ..values import value
 
-#: How many drains there can be.
-MAX_DRAINS: Final = 4096
-
 
 @value
 class DrainTarget:

@@ -134,10 +134,10 @@ class WatchOwner:
 
 
 @value
-class ForgetOwner:
-    """Do not watch the owner of this lease any more."""
+class Unwatch:
+    """Do not watch the owner of this lease, or the process of this plugin, any more."""
 
-    id: str
+    subject: str | Key
 
 
 @value
@@ -148,13 +148,6 @@ class WatchPlugin:
     pid: int
     #: Whether its connection has ended: if there is no such process, the plugin has ended, and is not elsewhere.
     is_cut: bool
-
-
-@value
-class ForgetPlugin:
-    """Do not watch the process of this plugin any more."""
-
-    key: Key
 
 
 @value
@@ -227,9 +220,8 @@ Effect = (
     | Withdraw
     | Write
     | WatchOwner
-    | ForgetOwner
+    | Unwatch
     | WatchPlugin
-    | ForgetPlugin
     | StopOwner
     | WriteFile
     | RemoveFile

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..text import encodable
-from .values import Answer, Mount, Node, Request, Wanted
+from .values import (
+    START_WITHIN,
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Mount,
+    Node,
+    NoOwner,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
 
 if TYPE_CHECKING:
     from ..status.json import Json
@@ -20,6 +35,15 @@ WRONG_FORM: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowEr
 def words_of(error: Exception) -> str:
     """Return what one of :data:`WRONG_FORM` says."""
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+@contextmanager
+def wrong_form_is(error: type[Exception], what: str) -> Iterator[None]:
+    """Raise ``error`` with the words ``what`` if the block reads JSON of the wrong form."""
+    try:
+        yield
+    except WRONG_FORM as wrong:
+        raise error(f"{what}: {words_of(wrong)}") from wrong
 
 
 def exactly(kind: type[T], found: object) -> T:
@@ -119,4 +143,31 @@ def _node_of(content: Any) -> Node:
         exactly(str, content["host_path"]),
         exactly(str, content["container_path"]),
         exactly(str, content["permissions"]),
+    )
+
+
+def owner_of(content: Any, token_hash: str | None = "") -> Owner:
+    """Return the owner of a lease; that of a connection has this hash, which is not in its JSON."""
+    match content["kind"]:
+        case "process":
+            return ProcessOwner(_process_of(content))
+        case "container":
+            # An earlier version says no such time.
+            start_within, init = content.get("start_within", START_WITHIN), content["init"]
+            return ContainerOwner(
+                None if init is None else _process_of(init), None if start_within is None else number(start_within)
+            )
+        case "time":
+            return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
+        case "connection":
+            return ConnectionOwner(exactly(str, token_hash))
+        case "none":
+            return NoOwner()
+        case kind:
+            raise ValueError(f"its owner is {kind!r}")
+
+
+def _process_of(content: Any) -> ProcessIdentity:
+    return ProcessIdentity(
+        exactly(int, content["pid"]), exactly(int, content["start_ticks"]), exactly(str, content["boot_id"])
     )

@@ -15,7 +15,6 @@ from ..text import encodable
 from .asked_json import init_to_json, or_none, request_to_json, unix_seconds
 from .drains import Drain, DrainTarget
 from .json_values import (
-    WRONG_FORM,
     answer_of,
     answer_to_json,
     encodables,
@@ -23,20 +22,19 @@ from .json_values import (
     exactly,
     exactly_or_none,
     number,
+    owner_of,
     request_of,
     texts,
-    words_of,
+    wrong_form_is,
 )
 from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
 from .values import (
-    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     Lease,
     LeaseState,
     NoOwner,
     Owner,
-    ProcessIdentity,
     ProcessOwner,
     TimeOwner,
 )
@@ -96,10 +94,8 @@ def lease_from_json(content: object) -> Lease:
     Raises:
       LeaseJsonError: if it is not of that form.
     """
-    try:
+    with wrong_form_is(LeaseJsonError, "it is no lease that this version of plugind knows"):
         return _lease_of(content)
-    except WRONG_FORM as error:
-        raise LeaseJsonError(f"it is no lease that this version of plugind knows: {words_of(error)}") from error
 
 
 def _lease_of(content: Any) -> Lease:
@@ -107,7 +103,7 @@ def _lease_of(content: Any) -> Lease:
         id=exactly(str, content["id"]),
         uid=exactly(int, content["uid"]),
         request=request_of(content["request"], content["request"]),
-        owner=_owner_of(content["owner"]),
+        owner=owner_of(content["owner"]),
         state=LeaseState(content["state"]),
         created=number(content["created_unix"]),
         devices={name: texts(ids) for name, ids in exactly(dict, content["devices"]).items()},
@@ -116,29 +112,6 @@ def _lease_of(content: Any) -> Lease:
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
         withheld_until=or_none(number)(content.get("withheld_until_unix")),
-    )
-
-
-def _owner_of(content: Any) -> Owner:
-    match content["kind"]:
-        case "process":
-            return ProcessOwner(_process_of(content))
-        case "container":
-            start_within = or_none(number)(content.get("start_within", START_WITHIN))
-            return ContainerOwner(or_none(_process_of)(content["init"]), start_within)
-        case "time":
-            return TimeOwner(number(content["seconds"]), exactly_or_none(int, content["expires_boottime_ns"]))
-        case "connection":
-            return ConnectionOwner()
-        case "none":
-            return NoOwner()
-        case kind:
-            raise ValueError(f"its owner is {kind!r}")
-
-
-def _process_of(content: Any) -> ProcessIdentity:
-    return ProcessIdentity(
-        exactly(int, content["pid"]), exactly(int, content["start_ticks"]), exactly(str, content["boot_id"])
     )
 
 
@@ -154,12 +127,10 @@ def failure_from_json(content: Any) -> Failure:
     Raises:
       LeaseJsonError: if it is not of that form: other errors of the status socket have no ``problem``.
     """
-    try:
+    with wrong_form_is(LeaseJsonError, "it is no failure that this version of plugind knows"):
         return Failure(
             Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"])
         )
-    except WRONG_FORM as error:
-        raise LeaseJsonError(f"it is no failure that this version of plugind knows: {words_of(error)}") from error
 
 
 def place_to_json(in_line: InLine, boottime: int | None = None) -> dict[str, Json]:
@@ -176,11 +147,9 @@ def place_from_json(content: Any) -> InLine | None:
     """
     if not isinstance(content, dict) or "place" not in content:
         return None
-    try:
+    with wrong_form_is(LeaseJsonError, "it is no place in line that this version of plugind knows"):
         text, holders = exactly(str, content["why"]), every(_lease_of, content["holders"])
         return InLine(exactly(int, content["place"]), Failure(Problem.UNAVAILABLE, text, holders))
-    except WRONG_FORM as error:
-        raise LeaseJsonError(f"it is no place in line that this version of plugind knows: {words_of(error)}") from error
 
 
 def released_to_json(released: Released) -> dict[str, Json]:
@@ -199,12 +168,10 @@ def released_from_json(content: Any) -> Released:
     Raises:
       LeaseJsonError: if it is not of that form.
     """
-    try:
+    with wrong_form_is(LeaseJsonError, "it does not say what was released"):
         return Released(
             texts(content["released"]), texts(content["unknown"]), exactly_or_none(str, content.get("unwritten"))
         )
-    except WRONG_FORM as error:
-        raise LeaseJsonError(f"it does not say what was released: {words_of(error)}") from error
 
 
 def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None = None) -> dict[str, Json]:
@@ -223,11 +190,9 @@ def snapshot_from_json(content: Any, time: float) -> LeasesSnapshot:
     Raises:
       LeaseJsonError: if they are not of that form.
     """
-    try:
+    with wrong_form_is(LeaseJsonError, "these are no leases that this version of plugind knows"):
         withheld, problem = (exactly_or_none(str, content[key]) for key in ("withheld", "problem"))
         return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)
-    except WRONG_FORM as error:
-        raise LeaseJsonError(f"these are no leases that this version of plugind knows: {words_of(error)}") from error
 
 
 def drain_to_json(drain: Drain) -> dict[str, Json]:

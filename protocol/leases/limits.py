@@ -10,7 +10,7 @@ import attrs
 from .config import LeaseLimits
 from .messages import Failure, LeaseAsked, Problem
 from .stock import Pools
-from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, ProcessOwner, Request, TimeOwner
+from .values import ContainerOwner, Lease, ProcessOwner, Request, TimeOwner
 
 #: Bytes of the name that a caller gives to a lease.
 MAX_ID = 128
@@ -135,20 +135,3 @@ def _wrong_owner(asked: LeaseAsked) -> str | None:
             return "a lease that ends at a time lasts for more than 0 seconds, and less than 68 years"
         case _:
             return None
-
-
-def same_owner(held: Owner, asked: Owner) -> bool:
-    """Return whether the owner of a lease is the one that a caller names who asks for the lease again."""
-    match held, asked:
-        case ProcessOwner(), ProcessOwner():
-            return held == asked
-        case TimeOwner(), TimeOwner():
-            return held.seconds == asked.seconds
-        case ConnectionOwner(), ConnectionOwner():
-            return held.token_hash == asked.token_hash
-        case ContainerOwner(), ContainerOwner():
-            return held.start_within == asked.start_within
-        case NoOwner(), NoOwner():
-            return True
-        case _:
-            return False

@@ -12,6 +12,7 @@ from typing import Final
 
 import attrs
 
+from ..checks import copied
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .answers import OWN_PREFIX, AnswerError, checked
@@ -24,10 +25,6 @@ _OF_UUIDS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
 _UUIDS: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+(,(GPU|MIG)-[0-9A-Za-z/-]+)*")
 
 
-def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
-    return dict(given)
-
-
 @attrs.frozen
 class ResourceConfig:
     """What leases of one resource get besides what its device plugin answers.
@@ -37,7 +34,7 @@ class ResourceConfig:
     """
 
     #: Variables, made of those that the plugin sets: ``"{NAME}"``.
-    env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
 
     def __attrs_post_init__(self) -> None:
         for name, template in self.env.items():

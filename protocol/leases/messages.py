@@ -58,7 +58,7 @@ class AllocateAsked:
     #: Whether PreStartContainer follows.
     pre_start: bool
     reply: Address[CallMessage]
-    #: The user of the lease.
+    #: The user for whom the lease is.
     uid: int
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from ..values import value
-from .json_values import WRONG_FORM, answer_of, answer_to_json, exactly, number, request_of, texts, words_of
+from .json_values import answer_of, answer_to_json, owner_of, request_of, texts, wrong_form_is
 from .values import (
-    START_WITHIN,
     ConnectionOwner,
     ContainerOwner,
     Lease,
     LeaseState,
     NoOwner,
     Owner,
-    ProcessIdentity,
     ProcessOwner,
     Request,
     TimeOwner,
+    process_of,
 )
 
 #: What is written; the others are known to the memory alone.
@@ -67,23 +67,20 @@ DeviceRows = tuple[tuple[str, str], ...]
 # --- to rows ----------------------------------------------------------------------------------------------------------
 
 
-@value
-class _OwnerColumns:
-    kind: str
-    process: ProcessIdentity | None = None
-    token_hash: str | None = None
-    expires: int | None = None
-    #: In the request's JSON: there are no columns for them.
-    seconds: float | None = None
-    start_within: float | None = None
+_KINDS: Mapping[type[Owner], str] = {
+    ProcessOwner: "process",
+    ContainerOwner: "container",
+    TimeOwner: "time",
+    ConnectionOwner: "connection",
+    NoOwner: "none",
+}
 
 
 def row_of(lease: Lease, boot_id: str) -> LeaseRow:
     """Return the row of a lease that is written in the boot ``boot_id``."""
     if lease.state not in STATES:
         raise ValueError(f"a lease that is {lease.state} is not written")
-    owner = _columns_of(lease.owner)
-    process = owner.process
+    owner, process = lease.owner, process_of(lease.owner)
     return LeaseRow(
         id=lease.id,
         cdi_name=lease.cdi_name,
@@ -92,12 +89,12 @@ def row_of(lease: Lease, boot_id: str) -> LeaseRow:
         label=_json(dict(lease.request.labels)),
         request=_json(_json_of_request(lease.request, owner)),
         state=lease.state.value,
-        owner_kind=owner.kind,
+        owner_kind=_KINDS[type(owner)],
         pid=process.pid if process else None,
         start_ticks=process.start_ticks if process else None,
         boot_id=process.boot_id if process else boot_id,
-        token_hash=owner.token_hash,
-        expires_boottime_ns=owner.expires,
+        token_hash=owner.token_hash if isinstance(owner, ConnectionOwner) else None,
+        expires_boottime_ns=owner.expires if isinstance(owner, TimeOwner) else None,
         created_unix=lease.created,
         answer=_json_of_answer(lease),
         reason=lease.reason,
@@ -112,23 +109,7 @@ def device_rows_of(lease: Lease) -> DeviceRows:
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _columns_of(owner: Owner) -> _OwnerColumns:
-    match owner:
-        case ProcessOwner():
-            return _OwnerColumns("process", owner.process)
-        case ContainerOwner():
-            return _OwnerColumns("container", owner.init, start_within=owner.start_within)
-        case TimeOwner():
-            return _OwnerColumns("time", expires=owner.expires, seconds=owner.seconds)
-        case ConnectionOwner():
-            return _OwnerColumns("connection", token_hash=owner.token_hash)
-        case NoOwner():
-            return _OwnerColumns("none")
-        case _:
-            assert_never(owner)
-
-
-def _json_of_request(request: Request, owner: _OwnerColumns) -> dict[str, object]:
+def _json_of_request(request: Request, owner: Owner) -> dict[str, object]:
     return {
         "resources": {wanted.resource: wanted.count for wanted in request.wanted},
         "ids": request.ids,
@@ -136,8 +117,8 @@ def _json_of_request(request: Request, owner: _OwnerColumns) -> dict[str, object
         "container": request.container,
         "ignore_missing": request.ignore_missing,
         "stop_on_unhealthy": request.stop_on_unhealthy,
-        "seconds": owner.seconds,
-        "start_within": owner.start_within,
+        "seconds": owner.seconds if isinstance(owner, TimeOwner) else None,
+        "start_within": owner.start_within if isinstance(owner, ContainerOwner) else None,
         **({} if request.for_uid is None else {"for_uid": request.for_uid}),
     }
 
@@ -158,10 +139,8 @@ def lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
     Raises:
       RowError: if the row cannot be understood.
     """
-    try:
+    with wrong_form_is(RowError, f"the row of the lease {row.id} cannot be understood"):
         return _lease_of(row, devices)
-    except WRONG_FORM as error:
-        raise RowError(f"the row of the lease {row.id} cannot be understood: {words_of(error)}") from error
 
 
 def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
@@ -186,27 +165,10 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
 
 
 def _owner_of(row: LeaseRow, asked: Any) -> Owner:
-    match row.owner_kind:
-        case "process":
-            return ProcessOwner(_process_of(row))
-        case "container":
-            # A row of an earlier version has no such time.
-            start_within = asked.get("start_within", START_WITHIN)
-            return ContainerOwner(
-                None if row.pid is None else _process_of(row), None if start_within is None else number(start_within)
-            )
-        case "time":
-            return TimeOwner(number(asked["seconds"]), row.expires_boottime_ns)
-        case "connection":
-            return ConnectionOwner(exactly(str, row.token_hash))
-        case "none":
-            return NoOwner()
-        case _:
-            raise ValueError(f"its owner is {row.owner_kind!r}")
-
-
-def _process_of(row: LeaseRow) -> ProcessIdentity:
-    return ProcessIdentity(exactly(int, row.pid), exactly(int, row.start_ticks), row.boot_id)
+    process = {"pid": row.pid, "start_ticks": row.start_ticks, "boot_id": row.boot_id}
+    init, ends = None if row.pid is None else process, row.expires_boottime_ns
+    content = {**asked, **process, "kind": row.owner_kind, "init": init, "expires_boottime_ns": ends}
+    return owner_of(content, row.token_hash)
 
 
 def _devices_of(devices: DeviceRows) -> dict[str, tuple[str, ...]]:

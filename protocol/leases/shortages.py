@@ -42,6 +42,8 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
         return f"cannot allocate unregistered device {name}{_near(stock, name)}"
     if not resource.offered and not len(resource.offer.devices):
         return f"unknown Device Plugin {name}" + _because(resource)
+    if resource.offered and resource.offer.reason:
+        return f"{name} has no devices{_because(resource)}"
     if not resource.has_healthy:
         text = f"no healthy devices present; cannot allocate unhealthy devices {name}"
         return text + (_because(resource) or _unhealthy(stock, request, resource))
@@ -107,8 +109,8 @@ def _unhealthy(stock: Stock, request: Request, resource: StockedResource) -> str
     return f"; unhealthy: {first_few(found)}" if found else ""
 
 
-def _with_reason(device_id: str, why: str) -> str:
-    return device_id if why == UNHEALTHY else f"{device_id} ({cut(why, _MAX_REASON)})"
+def _with_reason(what: str, why: str) -> str:
+    return what if why == UNHEALTHY else f"{what} ({cut(why, _MAX_REASON)})"
 
 
 def _elsewhere(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, uid: int) -> str:
@@ -142,7 +144,9 @@ def _wrong(stock: Stock, resource: StockedResource, reserved: Reserved, request:
     if device_id in resource.taken:
         return f"is leased by {resource.taken[device_id]}"
     if not device.healthy:
-        return "is unhealthy"
+        return _with_reason("is unhealthy", device.health)
+    if stock.is_leased_elsewhere(name, device):
+        return "is leased under another name"
     return "is waited for" if device_id in reserved.named(name) else None
 
 

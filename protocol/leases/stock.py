@@ -22,7 +22,7 @@ from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Differ
 from .drains import Drain, Drains, drain_of, unshared
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
-from .values import Pool, Request, identity_key
+from .values import Lease, Pool, Request, identity_key
 
 #: The name of a resource, and of a pool of it.
 Place = tuple[str, str | None]
@@ -390,6 +390,17 @@ class Stock:
                 # It was leased before a restart. If a plugin is there, nobody knows which ids it had listed then.
                 resource.missing[device_id] = Missing(renamed=resource.offered)
         self._withhold_all(found)
+
+    def take_lease(self, lease: Lease) -> None:
+        """Give a lease the devices that it has by its own account."""
+        identities = _NO_IDENTITIES if lease.answer is None else lease.answer.identities
+        for name, ids in lease.devices.items():
+            self.take(lease.id, name, ids, identities)
+
+    def give_lease_back(self, lease: Lease) -> None:
+        """Take all devices of a lease from it."""
+        for name, ids in lease.devices.items():
+            self.give_back(name, ids)
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
         """Take devices of a resource from their lease."""

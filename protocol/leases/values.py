@@ -226,7 +226,7 @@ class Answer:
 
 
 #: The id that Slurm's prolog gives a lease, with the job and its user; only operators may use such ids.
-_SLURM: Final = re.compile(r"slurm:[^:]+:[^:]+:(?P<job>[0-9]{1,10}):[0-9]+:(?P<uid>[0-9]{1,9}):")
+_SLURM: Final = re.compile(r"slurm:[^:]+:[^:]+:(?P<job>[0-9]{1,10}):[0-9]+:(?P<uid>[0-9]{1,10}):")
 
 
 class LeaseState(enum.StrEnum):
@@ -280,8 +280,8 @@ class Lease:
     @property
     def for_uid(self) -> int:
         """The user for whom it is: that of the job, if Slurm's prolog has asked for it as root."""
-        found = _SLURM.match(self.id)
-        return int(found["uid"]) if found else self.uid
+        found = _SLURM.match(self.id) if self.uid == 0 else None
+        return uid if found and (uid := int(found["uid"])) < 2**32 - 1 else self.uid
 
     def moved(self, state: LeaseState, reason: str | None = None) -> Lease:
         """Return it in another state, as ``attrs.evolve`` does in four times the time; each lease moves four times."""

@@ -225,7 +225,7 @@ class ResourceStatus:
     state: ResourceState
     #: When it entered this state.
     since: float
-    #: The reason for the states ``lost``, ``awaited`` and ``gone``.
+    #: The reason for the states ``lost``, ``awaited`` and ``gone``, or why static devices are ``listed`` and none is.
     reason: str | None = None
     #: When it goes, unless its plugin is back.
     until: float | None = None

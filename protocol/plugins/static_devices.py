@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Final
 
 import attrs
 
-from ..checks import refusing_text
+from ..checks import copied, refusing_text
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .info import wrong_with_resource
@@ -30,8 +30,13 @@ _IN_ID: Final = frozenset({_UUID, *ATTRIBUTES})
 _IN_VARIABLES: Final = frozenset({_UUID, "path", "id", "link"})
 
 
-def _frozen(given: Mapping[str, str]) -> Mapping[str, str]:
-    return dict(given)
+class StaticResourceError(ConfigError):
+    """A resource of static devices cannot be used; the text has all of its problems."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(text for _, text in problems))
+        #: The field and the text of each; the field is empty if the resource as a whole has the problem.
+        self.problems = problems
 
 
 @attrs.frozen(field_transformer=refusing_text)
@@ -45,7 +50,7 @@ class StaticResource:
     #: Absolute paths with ``*``, ``?`` and ``[…]``: each device node or link that matches is a device.
     paths: tuple[str, ...] = ()
     #: Instead of paths, the attributes of the devices in sysfs; their values can have ``*``, ``?`` and ``[…]``.
-    match: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    match: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
     #: The id of a device, made of its ``{name}``, which is the last part of its path, of its attributes, and of the
     #: ``{uuid}`` of a GPU of NVIDIA.
     id: str = "{name}"
@@ -53,7 +58,7 @@ class StaticResource:
     nodes: tuple[str, ...] = ()
     #: Variables for whoever leases devices, made of the ``{path}``, ``{link}``, ``{id}`` and ``{uuid}`` of each, joined
     #: by commas.
-    env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen, hash=False)
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
     #: What a container may do with the nodes: some of ``r``, ``w`` and ``m``.
     permissions: str = "rw"
     #: How many leases can have a device at once.
@@ -62,28 +67,37 @@ class StaticResource:
     access: str | None = None
 
     def __attrs_post_init__(self) -> None:
+        if problems := tuple(self._problems()):
+            raise StaticResourceError(problems)
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yield the field and the text of each problem; the field is empty if the resource as a whole has it."""
         if bool(self.paths) == bool(self.match):
-            raise ConfigError("static devices need paths, or a table match, and not both")
-        for path in (*self.paths, *self.nodes):
-            if not path.startswith("/") or "\0" in path:
-                raise ConfigError(f"{_quoted(path)} is not an absolute path")
-        if unknown := [name for name in self.match if name not in ATTRIBUTES]:
-            raise ConfigError(f"{_quoted(unknown[0])} is no attribute: match has {', '.join(ATTRIBUTES)}")
+            yield "", "static devices need paths, or a table match, and not both"
+        for field, paths in (("paths", self.paths), ("nodes", self.nodes)):
+            for path in paths:
+                if not path.startswith("/") or "\0" in path:
+                    yield field, f"{_quoted(path)} is not an absolute path"
+        for name in self.match:
+            if name not in ATTRIBUTES:
+                yield "match", f"{_quoted(name)} is no attribute: match has {', '.join(ATTRIBUTES)}"
         if self.match and "subsystem" not in self.match:
-            raise ConfigError('match needs a subsystem, such as subsystem = "tty"')
+            yield "match", 'match needs a subsystem, such as subsystem = "tty"'
         if set(subsystem := self.match.get("subsystem", "")) & set("*?[/"):
-            raise ConfigError(f"the subsystem {_quoted(subsystem)} must be one name, such as tty")
-        _check_template("id", self.id, _IN_ID)
+            yield "match", f"the subsystem {_quoted(subsystem)} must be one name, such as tty"
+        if (why := _wrong_with(self.id, _IN_ID)) is not None:
+            yield "id", f"id is {why}"
         for name, template in self.env.items():
             if not _VARIABLE.fullmatch(name) or name.startswith(_OWN_PREFIX):
-                raise ConfigError(f"{_quoted(name)} cannot be the name of a variable")
-            _check_template(f"the variable {name}", template, _IN_VARIABLES)
+                yield "env", f"{_quoted(name)} cannot be the name of a variable"
+            elif (why := _wrong_with(template, _IN_VARIABLES)) is not None:
+                yield "env", f"the variable {name} is {why}"
         if not self.permissions or len(set(self.permissions) & set("rwm")) != len(self.permissions):
-            raise ConfigError(f"the permissions are {_quoted(self.permissions)}: they are some of r, w and m")
+            yield "permissions", f"the permissions are {_quoted(self.permissions)}: they are some of r, w and m"
         if not 1 <= self.shared <= MAX_SHARED:
-            raise ConfigError(f"shared is {self.shared}: it must be a whole number from 1 to {MAX_SHARED}")
+            yield "shared", f"shared is {self.shared}: it must be a whole number from 1 to {MAX_SHARED}"
         if self.access not in (None, "acl"):
-            raise ConfigError(f'access is {_quoted(self.access)}: it can be "acl"')
+            yield "access", f'access is {_quoted(self.access)}: it can be "acl"'
 
 
 def check_static(resources: Mapping[str, StaticResource]) -> None:
@@ -97,15 +111,17 @@ def check_static(resources: Mapping[str, StaticResource]) -> None:
             raise ConfigError(f"no resource can have the name of static devices {_quoted(name)}: {why}")
 
 
-def _check_template(what: str, template: str, names: frozenset[str]) -> None:
+def _wrong_with(template: str, names: frozenset[str]) -> str | None:
+    """Return a template and what is wrong with it; None if nothing is."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise ConfigError(f"{what} is {_quoted(template)}: {error}") from None
+        return f"{_quoted(template)}: {error}"
     for _, name, form, conversion in parts:
         if name is not None and (name not in names or form or conversion):
             known = ", ".join(f"{{{known}}}" for known in sorted(names))
-            raise ConfigError(f"{what} is {_quoted(template)}: there is no {{{cut(name, _SHOWN)}}}, but {known}")
+            return f"{_quoted(template)}: there is no {{{cut(name, _SHOWN)}}}, but {known}"
+    return None
 
 
 def _quoted(text: str) -> str:

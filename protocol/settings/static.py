@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from ..errors import ConfigError
 from ..leases.mapped import ResourceConfig
 from ..plugins.info import wrong_with_resource
-from ..plugins.static_devices import StaticResource
+from ..plugins.static_devices import StaticResource, StaticResourceError
 from ..values import value
 from .kinds import Integer, Kind, ListOf, Path, Text, WrongValueError, of_toml, shown, wrong
 
@@ -150,12 +150,20 @@ def _made(given: object, words: str, fields: Mapping[str, Kind], make: Callable[
         except WrongValueError as error:
             texts += error.each_with_key(key)
             places += [(key,)] * len(error.texts)
-    if texts:
-        raise WrongValueError(*texts, places=places)
     try:
-        return make(**found)
+        made = make(**found)
+        if not texts:
+            return made
+    except StaticResourceError as error:
+        failed = {place[0] for place in places}
+        for key, text in error.problems:
+            # A field whose value is lost has its problem already, and what the whole table lacks may be that value.
+            if key not in failed and (key or not failed):
+                texts.append(text)
+                places.append((key,) if key else ())
     except ConfigError as error:
-        raise WrongValueError(str(error)) from None
+        raise WrongValueError(*texts, str(error), places=[*places, ()]) from None
+    raise WrongValueError(*texts, places=places)
 
 
 def given(resource: StaticResource) -> Mapping[str, Any]:

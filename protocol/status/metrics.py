@@ -6,7 +6,7 @@ has had a handler; otherwise the label is ``other``, and ``unknown`` until the p
 
 from __future__ import annotations
 
-import collections
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -202,13 +202,8 @@ class Metrics:
 
     def plugins(self, rows: Iterable[Row]) -> dict[tuple[StateName, str], int]:
         """Return the number of ``rows`` in each state, by type; the built-in types have every state."""
-        counts: dict[tuple[StateName, str], int] = {
-            (state, label): 0 for state in StateName if state is not StateName.GONE for label in BUILT_IN_TYPES
-        }
-        for row in rows:
-            key = row.last.state, self.label(row.type)
-            counts[key] = counts.get(key, 0) + 1
-        return counts
+        zeros = {(state, label): 0 for state in StateName if state is not StateName.GONE for label in BUILT_IN_TYPES}
+        return zeros | Counter((row.last.state, self.label(row.type)) for row in rows)
 
 
 #: The states of a socket whose plugin is not registered while no try is under way.
@@ -227,12 +222,8 @@ def causes(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, str], int]:
     The cause is the last failed step with its outcome, as in :attr:`Metrics.operations`, or one of the words above, or
     ``other``. Causes that no plugin has now are left out.
     """
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if (cause := _cause_of(row)) is not None:
-            key = metrics.label(row.type), cause
-            counts[key] = counts.get(key, 0) + 1
-    return counts
+    found = ((metrics.label(row.type), _cause_of(row)) for row in rows)
+    return Counter((label, cause) for label, cause in found if cause is not None)
 
 
 def _cause_of(row: Row) -> str | None:
@@ -260,10 +251,7 @@ _WATCHING = (
 
 def watched(roots: Iterable[RootStatus]) -> dict[str, int]:
     """Return the number of roots for each way of being watched."""
-    counts = dict.fromkeys(_WATCHING, 0)
-    for root in roots:
-        counts[root.watching] = counts.get(root.watching, 0) + 1
-    return counts
+    return dict.fromkeys(_WATCHING, 0) | Counter(root.watching for root in roots)
 
 
 def expected_useful(names: Iterable[str], rows: Iterable[Row], *, healthy: bool) -> dict[str, bool]:
@@ -298,22 +286,14 @@ def kind_of(actor: str) -> str:
 
 def not_serving(metrics: Metrics, rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of registered plugins on whose socket nobody listens, by type (fault 39)."""
-    counts = dict.fromkeys(BUILT_IN_TYPES, 0)
-    for row in rows:
-        if row.unserved is not None:
-            label = metrics.label(row.type)
-            counts[label] = counts.get(label, 0) + 1
-    return counts
+    silent = (metrics.label(row.type) for row in rows if row.unserved is not None)
+    return dict.fromkeys(BUILT_IN_TYPES, 0) | Counter(silent)
 
 
 def healths(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, Health], int]:
     """Return the number of plugins by type and health; plugins without a report do not count."""
-    counts = {(label, health): 0 for label in BUILT_IN_TYPES for health in Health}
-    for row in rows:
-        if row.health is not None:
-            key = metrics.label(row.type), row.health.health
-            counts[key] = counts.get(key, 0) + 1
-    return counts
+    zeros = {(label, health): 0 for label in BUILT_IN_TYPES for health in Health}
+    return zeros | Counter((metrics.label(row.type), row.health.health) for row in rows if row.health is not None)
 
 
 #: The health of a DRA driver that has a connection.
@@ -322,11 +302,8 @@ _CONNECTED = (Health.HEALTHY, Health.UNHEALTHY)
 
 def dra_instances(rows: Iterable[Row]) -> dict[bool, int]:
     """Return the number of connected and of other instances of DRA drivers in use."""
-    counts = {True: 0, False: 0}
-    for row in rows:
-        if row.type == DRA and row.last.state in _IN_USE:
-            counts[row.health is not None and row.health.health in _CONNECTED] += 1
-    return counts
+    used = (row.health for row in rows if row.type == DRA and row.last.state in _IN_USE)
+    return {True: 0, False: 0} | Counter(health is not None and health.health in _CONNECTED for health in used)
 
 
 ACTUAL = frozenset({StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED})
@@ -336,7 +313,7 @@ DESIRED_STATE = "desired_state_of_world"
 
 def count_worlds(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of sockets in each world of the kubelet."""
-    return {ACTUAL_STATE: 0, DESIRED_STATE: 0} | collections.Counter(world for _, world in worlds(rows))
+    return {ACTUAL_STATE: 0, DESIRED_STATE: 0} | Counter(world for _, world in worlds(rows))
 
 
 def worlds(rows: Iterable[Row]) -> Iterable[tuple[str, str]]:

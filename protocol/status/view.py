@@ -400,24 +400,28 @@ class View:
 
     def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
         """Set whether an instance is active; return its row if that changed (behaviour 37)."""
-        before = self.rows.get(socket)
-        if before is None or before.last.generation != generation or before.active is active:
-            return None
-        after = self.rows[socket] = before._replace(active=active)
-        return after
+        before = self._row_of(socket, generation)
+        return None if before is None or before.active is active else self._put(before._replace(active=active))
+
+    def _row_of(self, socket: str, generation: int) -> Row | None:
+        row = self.rows.get(socket)
+        return None if row is None or row.last.generation != generation else row
+
+    def _put(self, row: Row) -> Row:
+        self.rows[row.last.socket] = row
+        return row
 
     def set_owner(self, change: OwnerChanged) -> Row | None:
         """Set the owner of a socket's file; return the row if it is known."""
-        before = self.rows.get(change.socket)
-        if before is None or before.last.generation != change.generation:
+        before = self._row_of(change.socket, change.generation)
+        if before is None:
             return None
-        after = self.rows[change.socket] = before._replace(last=attrs.evolve(before.last, owner=change.owner))
-        return after
+        return self._put(before._replace(last=attrs.evolve(before.last, owner=change.owner)))
 
     def set_serving(self, change: ServingChanged) -> Row | None:
         """Set whether somebody listens on the socket of a registered plugin; return its row if that changed."""
-        before = self.rows.get(change.socket)
-        if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
+        before = self._row_of(change.socket, change.generation)
+        if before is None or before.last.state is not _REGISTERED:
             return None
         unserved = None if change.serving else change
         if unserved is not None and before.unserved is not None:
@@ -425,26 +429,21 @@ class View:
             unserved = attrs.evolve(unserved, time=before.unserved.time)
         if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
             return None
-        after = self.rows[change.socket] = before._replace(unserved=unserved)
-        return after
+        return self._put(before._replace(unserved=unserved))
 
     def set_endpoint(self, change: EndpointChanged) -> Row | None:
         """Set whether the endpoint of a registered plugin can be used; return its row if that changed."""
-        before = self.rows.get(change.socket)
-        if before is None or before.last.state not in _IN_USE or before.last.generation != change.generation:
+        before = self._row_of(change.socket, change.generation)
+        if before is None or before.last.state not in _IN_USE or before.endpoint_problem == change.problem:
             return None
-        if before.endpoint_problem == change.problem:
-            return None
-        after = self.rows[change.socket] = before._replace(endpoint_problem=change.problem)
-        return after
+        return self._put(before._replace(endpoint_problem=change.problem))
 
     def set_displaced(self, change: PluginDisplaced) -> Row | None:
         """Set which other plugin has the endpoint of this one; return its row if that changed (fault 79)."""
-        before = self.rows.get(change.socket)
-        if before is None or before.last.generation != change.generation or before.displaced == change.reason:
+        before = self._row_of(change.socket, change.generation)
+        if before is None or before.displaced == change.reason:
             return None
-        after = self.rows[change.socket] = before._replace(displaced=change.reason)
-        return after
+        return self._put(before._replace(displaced=change.reason))
 
     def add_remark(self, socket: str, generation: int, time: float, remark: str) -> Row | None:
         """Add a remark to the history of a socket, which can be gone; return its row if it is known."""
@@ -461,8 +460,8 @@ class View:
 
         A report about a plugin that is no longer registered comes too late, and is ignored.
         """
-        before = self.rows.get(change.socket)
-        if before is None or before.last.state not in _HAS_LINK or before.last.generation != change.generation:
+        before = self._row_of(change.socket, change.generation)
+        if before is None or before.last.state not in _HAS_LINK:
             return None
         reported = before.health
         if reported is not None and reported.health is change.health:
@@ -470,7 +469,7 @@ class View:
             change = _since(reported.time, change)
         if reported == change:
             return None
-        after = self.rows[change.socket] = before._replace(health=change)
+        after = self._put(before._replace(health=change))
         if has_only_other_facts(reported, change) and reported is not None and reported.facts == change.facts:
             return None  # One more check has failed like the last one: that is shown, but is no news.
         return reported, after

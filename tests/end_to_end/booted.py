@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).parents[2]
 VARIABLE = "PLUGIND_TREE"
 BUILD = "python -m tests.tools.booted_tree DIR"
 #: The packages of the tree besides the essential ones.
-PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3")
+PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3", "udev", "acl", "bubblewrap")
 #: Which CPython Debian 12 has: compiled packages of another one cannot be imported there.
 PYTHON = (3, 11)
 #: Large packages that only some commands import.
@@ -92,8 +92,13 @@ class Machine:
 
 
 @contextmanager
-def booted(log: Path, binds: Mapping[str, Path] | None = None) -> Iterator[Machine]:
-    """Boot the tree, with the directories ``binds`` at these paths in it, read-only; shut it down at exit."""
+def booted(
+    log: Path, binds: Mapping[str, Path] | None = None, kept: Mapping[str, Path] | None = None
+) -> Iterator[Machine]:
+    """Boot the tree, with the directories ``binds`` at these paths in it, read-only; shut it down at exit.
+
+    What is written to the directories ``kept`` is there at the next boot.
+    """
     # If the tests are killed, the tree is shut down too.
     command = [
         program("setpriv"),
@@ -104,11 +109,16 @@ def booted(log: Path, binds: Mapping[str, Path] | None = None) -> Iterator[Machi
         "--register=no",
         "--keep-unit",
         "--volatile=overlay",
+        # Without it, the DevicePolicy= of units is not in force.
+        "--system-call-filter=bpf",
     ]
     command += [f"--directory={tree()}", f"--machine=plugind-{os.getpid()}", "--private-network", "--console=pipe"]
     command += [f"--bind-ro={source}:{path}" for path, source in (binds or {}).items()]
+    command += [f"--bind={source}:{path}" for path, source in (kept or {}).items()]
+    # The tree has cgroups of version 2, as Debian 12 has, whatever the host has.
+    variables = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)
         try:
             machine = Machine(_leader(process, log))
             machine.until(

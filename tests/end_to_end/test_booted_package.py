@@ -158,7 +158,7 @@ def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_st
         node.run("dpkg", "--force-confold", "--install", NEXT)
     else:
         roll_out(node.machine, packages / "next.deb", tmp_path)
-    assert node.version() == f"ii {__version__}-next1"
+    assert node.version().startswith(f"ii {__version__}-next")
     assert node.run("cat", CONFIGURATION) == changed
     assert node.run("tail", "-n1", f"{CONFIGURATION}.dpkg-dist") == NEW_LINE
     assert node.machine.show("plugind", "ActiveState") == "active"

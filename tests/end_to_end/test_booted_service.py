@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
-from plugind.tests.end_to_end.booted import Machine, booted, staged, tree
+from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, staged, tree
 
 pytestmark = pytest.mark.extended
 
@@ -188,6 +190,141 @@ def test_metrics_over_tcp_are_reached_with_their_drop_in_alone(machine: Machine)
     until_registered(machine)
 
 
+def test_a_service_that_sees_no_devices_says_which_drop_in_lets_it_see_them(machine: Machine) -> None:
+    machine.run("mknod", "-m", "660", "/dev/ttyUSB0", "c", "4", "63")
+    machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--devices lab/serial=/dev/ttyUSB*"\n')
+    machine.run("systemctl", "restart", "plugind")
+    (warning,) = (line for line in lines(machine) if line.startswith("no device matches name=lab/serial"))
+    assert "plugind sees only standard nodes in /dev (PrivateDevices=)" in warning
+    assert "'plugind install-unit --devices'" in warning
+    machine.run(PLUGIND, "install-unit", "--devices")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    machine.run(PLUGIND, "wait", "--resource", "lab/serial=1", "--timeout", "60")
+    machine.run("rm", "/dev/ttyUSB0", "/etc/default/plugind", "/etc/systemd/system/plugind.service.d/devices.conf")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "plugind")
+    until_registered(machine)
+
+
+#: A device of kernels with virtual terminals. To open it does nothing.
+TTY = "/dev/tty63"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+BENCH = f"""\
+[leases.users]
+uids = ["alice", "bob"]
+[devices."lab/tty"]
+paths = ["{TTY}"]
+access = "acl"
+"""
+#: The rule that the tree ships, for this device.
+RULE = re.sub(
+    "^# SUBSYSTEM.*?, ATTRS.*?,",
+    f'SUBSYSTEM=="tty", KERNEL=="{Path(TTY).name}",',
+    (REPOSITORY / "deploy/udev/72-plugind.rules").read_text(),
+    flags=re.MULTILINE,
+)
+
+
+@attrs.frozen
+class Bench:
+    """A machine with udev and a device, which the service may lease to two users."""
+
+    machine: Machine
+
+    def prepare(self) -> None:
+        """Let udev run, which needs a writable sysfs, and install the service without starting it."""
+        for user in ("alice", "bob"):
+            self.machine.run("useradd", user)
+        self.machine.run("mount", "-o", "remount,bind,rw", "/sys")
+        self.machine.run("mount", "-o", "remount,rw", "/sys/devices")
+        self.machine.run("systemctl", "start", "systemd-udevd")
+        self.machine.run("mknod", "-m", "600", TTY, "c", "4", "63")
+        self.machine.write("/etc/plugind/plugind.toml", BENCH)
+        self.machine.run(PLUGIND, "install-unit", "--devices")
+        # ProtectKernelTunables= hides the boot id of the tree, a mount of a deleted file, and shows that of the host.
+        self.machine.run("cp", BOOT_ID, "/run/boot-id")
+        self.machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n")
+        self.machine.run("systemctl", "daemon-reload")
+
+    def leave_to_leases(self) -> None:
+        """Install the rule, and have udev follow it."""
+        self.machine.write("/etc/udev/rules.d/72-plugind.rules", RULE)
+        self.machine.run("udevadm", "control", "--reload")
+        self.machine.run("udevadm", "trigger", "--settle", TTY)
+
+    def until_listed(self, said: str) -> None:
+        def devices() -> str:
+            return self.machine.run(PLUGIND, "devices").stdout
+
+        self.machine.until(lambda: said in devices(), devices)
+
+    def lease(self, user: str) -> None:
+        self.machine.run(PLUGIND, "allocate", "lab/tty=1", "--for-user", user, "--id=bench", "--until-release")
+
+    def who_opens(self) -> list[str]:
+        """Return which of the users can open the device."""
+        command = ("--", "sh", "-c", f"exec < {TTY}")
+        users = ("alice", "bob")
+        return [
+            user for user in users if self.machine.run("runuser", "-u", user, *command, check=False).returncode == 0
+        ]
+
+    def until_opens(self, user: str) -> None:
+        self.machine.until(lambda: self.who_opens() == [user], lambda: self.machine.run("getfacl", TTY).stdout)
+
+
+def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp_path: Path) -> None:
+    """Also after events of udev, a kill and restarts of the daemon; a reboot ends the lease and what it gave."""
+    if not Path("/sys/class/tty", Path(TTY).name).exists():
+        pytest.skip("the kernel has no virtual terminals")
+    if not (tree() / "usr/bin/udevadm").exists():
+        pytest.skip("the tree has no udev: make another one with tests.tools.booted_tree")
+    for name in ("plugind", "state"):
+        (tmp_path / name).mkdir()
+    binds, kept = {"/opt/plugind": staged(tmp_path / "plugind")}, {"/var/lib/plugind": tmp_path / "state"}
+    with booted(tmp_path / "first", binds, kept) as machine:
+        bench = Bench(machine)
+        bench.prepare()
+        machine.run("systemctl", "start", "plugind")
+        bench.until_listed("udev has not finished with it")
+        # Only the rules of the event that adds a device give it a group.
+        machine.run("udevadm", "trigger", "--action=add", "--settle", TTY)
+        bench.until_listed('the group 5 may open it: set OWNER="root", GROUP="root", MODE="0660"')
+        bench.leave_to_leases()
+        machine.run(PLUGIND, "wait", "--resource", "lab/tty=1", "--timeout", "60")
+        assert bench.who_opens() == []
+        confined = (PLUGIND, "allocate", "lab/tty=1", "--confine", "--", "sh", "-c", f"exec < {TTY} && ls /dev/tty*")
+        for words in ((), ("runuser", "-u", "alice", "--")):
+            assert machine.run(*words, *confined).stdout == f"/dev/tty\n{TTY}\n"
+
+        bench.lease("alice")
+        assert bench.who_opens() == ["alice"]
+        closed = ("systemd-run", "--wait", "--property=DevicePolicy=closed", "sh", "-c", f"exec < {TTY}")
+        assert machine.run(*closed, check=False).returncode != 0, "the policy of the service is not in force"
+        assert machine.show("plugind", "DevicePolicy") == "closed"
+        machine.run("udevadm", "trigger", "--settle", TTY)
+        assert bench.who_opens() == ["alice"], "its mode keeps the mask"
+        machine.run("chmod", "600", TTY)
+        bench.until_opens("alice")
+        machine.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", "plugind")
+        machine.run("chmod", "600", TTY)
+        assert bench.who_opens() == []
+        bench.until_opens("alice")
+        machine.run("systemctl", "restart", "plugind")
+        assert bench.who_opens() == ["alice"]
+    with booted(tmp_path / "second", binds, kept) as machine:
+        bench = Bench(machine)
+        bench.prepare()
+        bench.leave_to_leases()
+        machine.run("setfacl", "-m", "u:alice:rw", TTY)
+        machine.run("systemctl", "start", "plugind")
+        assert machine.run(PLUGIND, "leases").stdout == "no leases\n"
+        assert bench.who_opens() == []
+        bench.lease("bob")
+        assert bench.who_opens() == ["bob"]
+
+
 @pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
 def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
     machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
@@ -199,3 +336,52 @@ def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str
     machine.run("systemctl", "reset-failed", "plugind")
     machine.run("systemctl", "start", "plugind")
     until_registered(machine)
+
+
+def test_the_bench_of_the_page_about_leases_gives_adapters_to_colleagues_also_after_a_restart(machine: Machine) -> None:
+    """Its commands as they are there, with nodes that stand for adapters."""
+    section = (REPOSITORY / "docs" / "leases.md").read_text().split("\n## ")[1]
+    (configuration,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    install, start, use = (
+        [line.strip() for line in block.splitlines()] for block in re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
+    )
+    machine.run("mkdir", "-p", "/dev/serial/by-id")
+    for number in range(3):
+        machine.run("mknod", "--mode=0660", f"/dev/ttyUSB{number}", "c", "1", str(3 + 2 * number))
+        machine.run("chgrp", "dialout", f"/dev/ttyUSB{number}")
+        machine.run("ln", "-s", f"../../ttyUSB{number}", f"/dev/serial/by-id/usb-FTDI_A{number}")
+    for user in ("alice", "bob"):
+        machine.run("useradd", "--groups=dialout", user)
+    machine.write("/usr/local/bin/picocom", "#!/bin/sh\ntest -w $1 && echo $1 && exec sleep ${SECONDS:-0}\n")
+    machine.run("chmod", "0755", "/usr/local/bin/picocom")
+    machine.run("rm", "/etc/systemd/system/plugind.service")  # It has plugind by another path.
+    path = "PATH=/usr/local/bin:/usr/sbin:/usr/bin"
+    for command in install[1:]:  # The first makes the virtual environment.
+        machine.run("env", path, "sh", "-c", command)
+    machine.write("/etc/plugind/plugind.toml", configuration)
+    for command in (*start, "systemctl restart plugind"):
+        machine.run("env", path, "sh", "-c", command)
+
+    def as_user(user: str, command: str) -> str:
+        done = machine.run("runuser", "-u", user, "--", "env", path, "sh", "-c", command, check=False)
+        return done.stdout + done.stderr
+
+    wait_for_one, who = use
+    assert as_user("alice", wait_for_one) == "/dev/ttyUSB0\n"
+    assert "--lease-group" in as_user("bob", wait_for_one), "the refusal says who may lease"
+    machine.run("systemd-run", "--uid=alice", f"--setenv={path}", "--setenv=SECONDS=600", "sh", "-c", wait_for_one)
+    machine.until(lambda: "held   alice" in as_user("alice", who), lambda: as_user("alice", who))
+    machine.run("systemctl", "restart", "plugind")
+    held, *free, counted = (line.split() for line in as_user("alice", who).splitlines()[1:])
+    # In this tree, users see another boot id than the service, and so no command of a process.
+    assert held[:4] == ["lab/serial", "usb-FTDI_A0", "held", "alice"]
+    assert [line[1:3] for line in free] == [["usb-FTDI_A1", "free"], ["usb-FTDI_A2", "free"]]
+    assert counted == ["2", "free,", "1", "held"]
+    # With access by leases, which the service gives without a capability.
+    machine.write("/etc/plugind/plugind.toml", configuration.replace("\n\n", '\naccess = "acl"\n\n'))
+    for command in ("usermod -aG bench bob", "gpasswd --delete bob dialout", "chgrp root /dev/ttyUSB*"):
+        machine.run("sh", "-c", command)
+    machine.run("systemctl", "restart", "plugind")
+    assert as_user("bob", "test -w /dev/ttyUSB1 || echo closed") == "closed\n"
+    assert as_user("bob", wait_for_one) == "/dev/ttyUSB1\n"
+    assert as_user("bob", "test -w /dev/ttyUSB1 || echo closed") == "closed\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from plugind.actors.console import confine
 from plugind.protocol.leases.leases_json import lease_to_json
 from plugind.protocol.leases.values import Answer, Lease, LeaseState, Node, NoOwner, Request, Wanted
 from plugind.tests.actors.console.lease_server import answer, lease_server
@@ -36,19 +37,18 @@ class Place:
     elsewhere: Path
     python: str
 
-    def run(self, uid: int, script: str, **variables: str) -> subprocess.Popen[str]:
-        """Start a confined shell as a user."""
+    def run(self, uid: int, script: str, *, cgroups: str = "", **variables: str) -> subprocess.Popen[str]:
+        """Start a confined shell as a user; a script may replace the file systems of cgroups before that."""
         command = [self.python, "-m", "plugind", "allocate", f"{SERIAL}=2", "--confine", "--", "/bin/sh", "-c", script]
+        before = [] if not cgroups else ["unshare", "--mount", "sh", "-ec", f'{cgroups}; exec "$@"', "sh"]
+        become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         return subprocess.Popen(
-            command,
+            [*before, *become, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.elsewhere,
             env={**os.environ, "PLUGIND_STATUS": f"{self.elsewhere}/status.sock", **variables},
-            user=uid,
-            group=uid,
-            extra_groups=(),
         )
 
     def tried(self, uid: int, script: str, **variables: str) -> tuple[int, str, str]:
@@ -82,8 +82,14 @@ def place() -> Iterator[Place]:
         yield Place(dev, elsewhere, python_of_all(elsewhere / "python"))
 
 
+#: With cgroup v2 alone, in a group of the command's own; and without any cgroup that can be seen.
+_V2 = "umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; test -f /sys/fs/cgroup/cgroup.procs"
+_NONE = "umount -R /sys/fs/cgroup; test ! -e /sys/fs/cgroup/cgroup.procs"
+
+
+@pytest.mark.parametrize("cgroups", ["", _V2, _NONE], ids=["as here", "v2", "none"])
 @pytest.mark.parametrize("uid", [0, 4001])
-def test_a_confined_command_opens_the_leased_nodes_and_no_other(place: Place, uid: int) -> None:
+def test_a_confined_command_opens_the_leased_nodes_and_no_other(place: Place, uid: int, cgroups: str) -> None:
     """It is the process that owns the lease, in the same directory, and its exit code is that of ``allocate``."""
     script = f"""
     echo $$ $PWD $(id -u) $(ls {place.dev})
@@ -92,7 +98,7 @@ def test_a_confined_command_opens_the_leased_nodes_and_no_other(place: Place, ui
     test -c /dev/tty -a -d /dev/pts -a -w /dev/shm || echo incomplete
     exit 7
     """
-    process = place.run(uid, script)
+    process = place.run(uid, script, cgroups=cgroups)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (7, "")
     first, *opened = out.splitlines()
@@ -137,3 +143,10 @@ def test_a_kernel_that_forbids_it_keeps_the_command_from_starting(place: Place, 
     assert (code, out) == (125, "")
     assert "bwrap: No permissions" in err
     assert advice in err
+
+
+def test_a_bubblewrap_that_hangs_is_not_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confine, "SECONDS", 0.2)
+    monkeypatch.setenv("PATH", in_front_of_bwrap(place, "exec sleep 600")["PATH"])
+    with pytest.raises(confine.ConfineError, match=r"bwrap has made no /dev within 0\.2 s"):
+        confine.confine("bwrap", [])

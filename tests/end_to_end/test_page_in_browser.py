@@ -232,7 +232,7 @@ def test_devices_are_shown_with_their_holders_and_leases_with_their_devices(scen
     scene.player.do(lambda daemon: daemon.put_lease(attrs.evolve(lease, devices={GPU: ("d0",)})))
     scene.shown.until(f"JSON.stringify({devices}[1]) === JSON.stringify(arguments[0])", ["d0", "Healthy", holder])
     scene.shown.run("document.getElementById('tab-leases').click()")
-    scene.shown.until(row, ["held", "train", "process 991, user 4000000", f"{GPU}=d0"])
+    scene.shown.until(row.replace("4", "5"), ["held", "train", "user 4000000", "process 991", f"{GPU}=d0"])
     scene.player.do(lambda daemon: daemon.remove("/v1/leases/watch", "train"))
     scene.until_names()
 
@@ -425,6 +425,16 @@ def test_who_has_what_is_the_first_list_of_who_may_only_lease_also_on_a_telephon
     scene.shown.press(ESCAPE)
     scene.shown.run(CLICK, f"{GPU}=d5")
     scene.shown.until(f"{DETAILS}.textContent.includes('it is elsewhere')")
+    scene.shown.press(ESCAPE)
+    scene.shown.run("document.getElementById('tab-leases').click()")
+    visible = "[...it.children].filter((cell) => cell.offsetWidth).map((cell) => cell.textContent)"
+    leases = f"[...document.querySelectorAll('#leases .row')].map((it) => {visible}.slice(0, 4))"
+    expected = [
+        ["queued", "a", "user 4000000", f"waits for 3 of {GPU}"],
+        ["queued", "b", "user 4000000", f"waits for 3 of {GPU}"],
+        ["held", "train", "user 4000000", f"{GPU}=d10, {GPU}=d11"],
+    ]
+    scene.shown.until(f"JSON.stringify({leases}) === JSON.stringify(arguments[0])", expected)
 
 
 def test_the_token_leaves_the_address_and_the_page_can_be_loaded_again(scene: Scene) -> None:

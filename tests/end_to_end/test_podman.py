@@ -146,6 +146,13 @@ def test_a_container_has_the_devices_of_its_lease_alone_and_frees_them_after_its
     assert f"unresolvable CDI devices {options[1]}" in third.stderr
 
 
+def purpose(served: Served, lease: str) -> str:
+    """Return what ``plugind who`` says a lease is for."""
+    done = finish([*PLUGIND, "who", "-o", "json"], env={**os.environ, "PLUGIND_STATUS": served.daemon.status})
+    (found,) = (each["for"] for each in json.loads(done.stdout)["leases"] if each["id"] == lease)
+    return str(found)
+
+
 def test_a_lease_until_its_release_is_kept_over_stop_and_start(served: Served) -> None:
     podman = engine(served.directory / "k")
     options = served.allocate(f"{GPU}=1", "--id=kept", "--until-release")
@@ -157,7 +164,7 @@ def test_a_lease_until_its_release_is_kept_over_stop_and_start(served: Served) -
     run(
         "run",
         "--detach",
-        "--name=kept",
+        "--name=web",
         *OPTIONS[1:],
         *options,
         "--rootfs",
@@ -166,11 +173,14 @@ def test_a_lease_until_its_release_is_kept_over_stop_and_start(served: Served) -
         "1000",
     )
     first = owner(served, "kept")["init"]
-    run("stop", "--time=0", "kept")
+    assert purpose(served, "kept") == "web"
+    run("stop", "--time=0", "web")
     trio.run(unbound, served, "kept")
-    run("start", "kept")
+    # Nobody knows the name of a container that does not run.
+    assert purpose(served, "kept") == "kept"
+    run("start", "web")
     assert owner(served, "kept")["init"] not in (None, first)
-    run("rm", "--force", "--time=0", "kept")
+    run("rm", "--force", "--time=0", "web")
     trio.run(release, served.daemon, "kept")
 
 

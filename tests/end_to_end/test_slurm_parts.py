@@ -205,12 +205,18 @@ async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epi
     assert await slurm.part("epilog") == Done(0, "", "")
 
 
-async def test_a_job_has_devices_that_no_plugin_offers(slurm: Slurm) -> None:
-    slurm.says(map=f"gpu {STATIC} count=2 ids=null,zero types=1\n")
-    assert await slurm.part("prolog", SLURM_JOB_GPUS="1") == Done(0, "", "")
+@pytest.mark.parametrize("slurm_chooses", [True, False])
+async def test_a_job_has_devices_that_no_plugin_offers(slurm: Slurm, *, slurm_chooses: bool) -> None:
+    ids = " ids=null,zero types=1" if slurm_chooses else ""
+    slurm.says(map=f"gpu {STATIC} count=2{ids}\n", hostnames=f"{HERE}\n")
+    slurm.shows("gpu(CNT:1)")
+    # Slurm has the variable only where it knows the nodes.
+    chosen = {"SLURM_JOB_GPUS": "1"} if slurm_chooses else {}
+    assert await slurm.part("prolog", **chosen) == Done(0, "", "")
+    device = "zero" if slurm_chooses else "null"
     assert (await slurm.part("task-prolog")).out.splitlines()[1:] == [
-        f"export PLUGIND_DEVICES={STATIC}=zero",
-        "export PLUGIND_NODES=/dev/zero",
+        f"export PLUGIND_DEVICES={STATIC}={device}",
+        f"export PLUGIND_NODES=/dev/{device}",
     ]
     assert (await slurm.part("health")).code == 0
     assert slurm.updates == []

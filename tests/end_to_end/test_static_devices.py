@@ -114,3 +114,9 @@ def test_with_access_by_acl_a_node_is_open_to_the_user_of_its_lease_and_to_no_ot
         assert allocate(bob).endswith("exit code 0")
         assert (opens(tty, alice), opens(tty, bob)) == (False, True)
         assert plugind("release", "bench").endswith("exit code 0")
+        # As Slurm's prolog asks, for a job of alice.
+        job = f"slurm:c:n:7:0:{alice}:serial"
+        assert plugind("allocate", "lab/serial=1", "--id", job, "--until-release").endswith("exit code 0")
+        assert (opens(tty, alice), opens(tty, bob)) == (True, False)
+        assert plugind("release", job).endswith("exit code 0")
+        assert not opens(tty, alice)

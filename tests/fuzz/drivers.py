@@ -29,6 +29,7 @@ from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.info import Plugin
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.fuzz.health_oracle import HealthOracle
+from plugind.tests.fuzz.plugs import has_stayed
 from plugind.tests.fuzz.script import Fault
 from plugind.tests.fuzz.sentinels import RECONCILER_RECOVERY
 from plugind.tests.fuzz.trace import Trace
@@ -307,18 +308,13 @@ class Drivers(abc.ABC, Generic[S]):
     def _is_undisturbed(self, driver: Driver[S], plugin: Plugin) -> bool:
         """Whether an instance is registered, and nothing has happened for long to its registrar or to the node."""
         long_ago = trio.current_time() - UNDISTURBED
-        status, process = self.statuses.get(plugin.socket), driver.registrar.process
-        directory = self.node.directory
+        status = self.statuses.get(plugin.socket)
         return (
             status is not None
             and (status.state, status.generation) == (StateName.REGISTERED, plugin.generation)
             and not self.crashed_within(UNDISTURBED)
             and self.released_at() < long_ago
-            and driver.registrar.alive
-            and process is not None
-            and process.started < long_ago
-            and directory.exists(driver.path)
-            and directory.inode(driver.path).changed_ns < long_ago * 1e9
+            and has_stayed(driver.registrar, self.node.directory, driver.path, long_ago)
         )
 
     # --- what happens while the script is played ----------------------------------------------------------------------

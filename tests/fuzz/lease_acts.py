@@ -14,7 +14,6 @@ import trio
 from plugind.actors.simulation.device_plugins import AllocationCall
 from plugind.actors.simulation.faults import Actor
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.actors.simulation.lease_stores import Disk, SimulatedCdiStore, SimulatedLeaseStore
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.protocol.backoff import RESTART_PAUSE
 from plugind.protocol.devices.messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
@@ -37,6 +36,7 @@ from plugind.tests.fuzz.crashing_handler import CrashingHandler
 from plugind.tests.fuzz.lease_callers import POOLS, LeaseCallers, Reply
 from plugind.tests.fuzz.lease_oracle import LeaseOracle
 from plugind.tests.fuzz.lease_plugins import PIECES, LeasePlugins
+from plugind.tests.fuzz.lease_stores import Disk, SimulatedCdiStore, SimulatedLeaseStore
 from plugind.tests.fuzz.line_oracle import LineOracle
 from plugind.tests.fuzz.preparation_oracle import PreparationOracle
 from plugind.tests.fuzz.script import Fault

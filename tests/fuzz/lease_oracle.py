@@ -16,7 +16,6 @@ import trio
 
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.actors.simulation.lease_stores import SimulatedCdiStore, SimulatedLeaseStore
 from plugind.actors.simulation.scheduling import EPSILON
 from plugind.protocol.leases.messages import Failure, LeasesSnapshot, Released
 from plugind.protocol.leases.values import (
@@ -30,6 +29,7 @@ from plugind.protocol.leases.values import (
     TimeOwner,
 )
 from plugind.tests.fuzz.lease_holders import LABEL, Asking, Holding, things, words
+from plugind.tests.fuzz.lease_stores import SimulatedCdiStore, SimulatedLeaseStore
 from plugind.tests.fuzz.preparation_oracle import PreparationOracle
 
 #: Seconds for a container to bind its lease, or for a connection to come back; until the lease of a container ends that

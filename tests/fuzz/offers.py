@@ -32,6 +32,7 @@ from plugind.tests.fuzz.call_oracle import CallOracle
 from plugind.tests.fuzz.crashing_handler import CrashingHandler
 from plugind.tests.fuzz.health_oracle import DEADLINE, HealthOracle
 from plugind.tests.fuzz.offer_oracle import Offer, OfferedDevices, OfferOracle
+from plugind.tests.fuzz.plugs import has_stayed
 from plugind.tests.fuzz.script import Fault
 from plugind.tests.fuzz.sentinels import RECONCILER_RECOVERY
 from plugind.tests.fuzz.trace import Trace
@@ -334,18 +335,13 @@ class Offers:
     def _is_undisturbed(self, offer: Offer, plugin: Plugin) -> bool:
         """Whether a plugin is registered, and nothing has happened for long that may deregister it."""
         long_ago = trio.current_time() - UNDISTURBED
-        directory, process = self.node.directory, offer.plugged.process
         return (
             self.states.get(plugin.socket) == (StateName.REGISTERED.value, plugin.generation)
             and not self._crashed_within(UNDISTURBED)
             and self.released_at() < long_ago
             and offer.called_at < long_ago
             and (not offer.called or self.calls.taken is None)
-            and offer.plugged.alive
-            and process is not None
-            and process.started < long_ago
-            and directory.exists(offer.path)
-            and directory.inode(offer.path).changed_ns < long_ago * 1e9
+            and has_stayed(offer.plugged, self.node.directory, offer.path, long_ago)
         )
 
     def _crashed_within(self, seconds: float) -> bool:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import attrs
 
+from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.simulation.plugins import Call, PluggedIn
 
 
@@ -50,3 +51,15 @@ class Plugs:
         # Calls on connections that are open are reported with the path by which these were made.
         plugged.calls = _Calls(plugged, self)
         self.by_path[path] = plugged
+
+
+def has_stayed(plugged: PluggedIn, directory: MemoryDirectory, path: str, since: float) -> bool:
+    """Whether the process of a plugin and the file at its path have been there, unchanged, since then."""
+    process = plugged.process
+    return (
+        plugged.alive
+        and process is not None
+        and process.started < since
+        and directory.exists(path)
+        and directory.inode(path).changed_ns < since * 1e9
+    )

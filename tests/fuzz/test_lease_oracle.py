@@ -8,11 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.actors.simulation.lease_stores import SimulatedCdiStore, SimulatedLeaseStore
 from plugind.protocol.leases.messages import LeasesSnapshot
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, Request, Wanted
 from plugind.tests.fuzz.lease_holders import LABEL, Asking
 from plugind.tests.fuzz.lease_oracle import BIND, LeaseOracle
+from plugind.tests.fuzz.lease_stores import SimulatedCdiStore, SimulatedLeaseStore
 from plugind.tests.fuzz.preparation_oracle import PreparationOracle
 
 GPU = "lab.com/gpu"

@@ -13,7 +13,6 @@ import attrs
 from plugind.actors.leases.cdi_writer import CdiWriter
 from plugind.actors.leases.owners import Owners
 from plugind.actors.leases.saving import Saving
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import LeaseLine, Reserved
@@ -23,6 +22,7 @@ from plugind.protocol.leases.states import Action, Event, LeasePhase, Outcome
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import LeaseState
 from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList
+from plugind.tests.fuzz.lease_stores import SimulatedLeaseStore
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def ignore_the_ends_of_owners() -> Iterator[None]:
 @contextmanager
 def bind_a_lease_to_two_containers() -> Iterator[None]:
     """A second container takes the lease of the first."""
-    with patch.object(book, "unbindable", lambda *_, **_options: None):
+    with patch.object(book, "bound", lambda lease, init, **_: attrs.evolve(lease.owner, init=init)):
         yield
 
 

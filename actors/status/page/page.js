@@ -203,7 +203,7 @@
     const end = endOf(lease);
     switch (owner.kind) {
       case "process": return `process ${owner.pid}`;
-      case "container": return owner.init ? `container, process ${owner.init.pid}` : "container that has not started";
+      case "container": return owner.init ? `container, process ${owner.init.pid}` : "container that does not run";
       case "time": return end === null ? `ttl of ${lasting(owner.seconds)}` : `ttl, until ${clock(end)}`;
       case "connection": return "connection";
       default: return "nobody, until it is released";
@@ -638,8 +638,9 @@
     leases: [
       stateColumn("leases", (it) => it.state),
       { title: "Lease", width: "minmax(7em, 2fr)", className: "strong first cut", cut: true, text: (it) => it.key, order: (it) => it.key },
-      { title: "Holder", width: "minmax(9em, 3fr)", className: "hideable", text: holderOf, order: holderOf },
-      { title: "Devices", width: "minmax(8em, 4fr)", className: "wide faint", text: (it) => it.why, order: (it) => it.why },
+      { title: "User", width: "minmax(6em, 1fr)", text: (it) => it.whose, order: (it) => it.whose },
+      { title: "Holder", width: "minmax(8em, 2fr)", className: "hideable", text: ownerOf, order: ownerOf },
+      { title: "Devices", width: "minmax(8em, 4fr)", className: "rest faint", text: (it) => it.why, order: (it) => it.why },
       AGE,
     ],
     who: [

@@ -16,8 +16,14 @@ import trio
 
 from plugind.actors.client.lease_calls import quoted
 from plugind.actors.http import client as http_client
-from plugind.client import LeaseFailedError, LeaseState, NoDaemonError, Problem
-from plugind.protocol.leases.leases_json import failure_to_json, lease_to_json, released_to_json, snapshot_to_json
+from plugind.client import Drain, DrainTarget, LeaseFailedError, LeaseState, NoDaemonError, Problem
+from plugind.protocol.leases.leases_json import (
+    drain_to_json,
+    failure_to_json,
+    lease_to_json,
+    released_to_json,
+    snapshot_to_json,
+)
 from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
 from plugind.protocol.leases.values import Answer, Lease, Mount, TimeOwner
 from plugind.tests.actors.client.test_clients import Make, OfTrio, asking, chunked, make
@@ -202,6 +208,24 @@ async def test_a_lease_is_renewed_and_released(make: Make, tmp_path: Path) -> No
         with pytest.raises(LeaseFailedError, match="there is no lease a1b2"):
             await client.release("a/1")
     assert lines(server)[:2] == ["POST /v1/leases/a%2F1/renew", "DELETE /v1/leases/a%2F1"]
+
+
+async def test_what_is_drained_is_what_the_commands_drain(make: Make, tmp_path: Path) -> None:
+    drain = Drain(DrainTarget(GPU, "gpu-0"), 0, 5.0, "broken", 9.0)
+    said = answer(200, drain_to_json(drain))
+    refused = answer(404, failure_to_json(Failure(Problem.UNKNOWN, "the node is not drained")))
+    async with asking(make, tmp_path, said, said, refused) as (client, server):
+        assert await client.drain(GPU, "gpu-0", reason="broken", until=9.0) == drain
+        assert await client.undrain(GPU, "gpu-0") == drain
+        with pytest.raises(LeaseFailedError, match="the node is not drained"):
+            await client.undrain(None)
+    assert lines(server) == ["POST /v1/drains", "POST /v1/drains/end", "POST /v1/drains/end"]
+    target = {"resource": GPU, "device": "gpu-0"}
+    assert [asked.body for asked in server.requests] == [
+        {**target, "reason": "broken", "until_unix": 9.0},
+        target,
+        {"resource": None, "device": None},
+    ]
 
 
 async def test_the_leases_are_listed(make: Make, tmp_path: Path) -> None:

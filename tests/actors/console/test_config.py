@@ -19,13 +19,17 @@ from plugind.actors.console import run as daemon
 from plugind.actors.console import settings as console_settings
 from plugind.actors.console.configured import Configured
 from plugind.actors.console.settings import name_status
+from plugind.actors.io.device_nodes import why_replaceable
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.health.checks import HealthChecks
-from plugind.protocol.leases.values import Pool
+from plugind.protocol.leases.leases_json import snapshot_to_json
+from plugind.protocol.leases.replies import LeasesSnapshot
+from plugind.protocol.leases.values import Answer, Lease, LeaseState, Node, NoOwner, Pool, Request, Wanted
 from plugind.protocol.logs.lines import Format, Level
 from plugind.protocol.settings.config import Config, Root, Timeouts
 from plugind.protocol.settings.table import settings
 from plugind.protocol.settings.variables import NAMES
+from plugind.tests.actors.console.lease_server import answer, lease_server
 
 
 class Scene:
@@ -401,14 +405,73 @@ def test_a_check_says_all_that_is_wrong_and_nothing_else(scene: Scene, capsys: p
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_check_warns_of_devices_of_two_resources(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_warns_of_devices_that_a_daemon_would_not_lease(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Which devices are there is no matter of the file."""
-    scene.write('[devices]\n"lab/a" = {paths = ["/dev/nul*"]}\n"lab/b" = {paths = ["/dev/null"]}\n')
-    warning = "/dev/null of lab/b is also /dev/null of lab/a, which gets the device"
+    theirs = scene.directory / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    scene.write(
+        f"""
+        status = "{scene.directory}/status.sock"
+        [devices]
+        "lab/a" = {{ paths = ["/dev/nul*"] }}
+        "lab/b" = {{ paths = ["/dev/null", "{scene.directory}/missing/*"], nodes = ["{theirs}/x"] }}
+        "lab/c" = {{ paths = ["/dev/zero"] }}
+        """
+    )
+    warnings = [
+        f"{theirs}/x of lab/b cannot be leased: {why_replaceable(f'{theirs}/x')}",
+        "/dev/null of lab/b is also /dev/null of lab/a, which gets the device",
+    ]
     assert commands.main(["config", "check", str(scene.file), "-o", "json"]) == 0
     said = capsys.readouterr()
-    assert said.err == f"plugind: warning: {warning}\n"
-    assert json.loads(said.out) == {"usable": True, "problems": [], "warnings": [warning]}
+    assert said.err.startswith("".join(f"plugind: warning: {warning}\n" for warning in warnings)), said.err
+    note = "devices are not compared with the nodes that plugins have given: "
+    assert f"plugind: note: {note}" in said.err
+    found = json.loads(said.out)
+    assert found["not_compared"].startswith(note)
+    assert (found["usable"], found["problems"], found["warnings"]) == (True, [], warnings)
+    given = Answer(nodes=(Node("/dev/zero", "/dev/zero"),))
+    request = Request((Wanted("vendor.com/gpu", 1),))
+    lease = Lease("a1b2", 0, request, NoOwner(), LeaseState.HELD, 0.0, {"vendor.com/gpu": ("0",)}, given)
+    snapshot = snapshot_to_json(LeasesSnapshot(0.0, (lease,)), 0.0)
+    with lease_server(scene.directory, answer(200, snapshot)):
+        assert commands.main(["config", "check", str(scene.file)]) == 0
+    warnings.append(
+        "/dev/zero of lab/c is also /dev/zero of vendor.com/gpu, whose plugin has given it to the lease a1b2"
+    )
+    assert capsys.readouterr().err == "".join(f"plugind: warning: {warning}\n" for warning in warnings)
+
+
+def test_a_check_names_all_problems_of_a_resource(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    scene.write(
+        """
+        [devices."lab/a"]
+        paths = ["dev/x", "/dev/y"]
+        id = "{path}"
+        permissions = "q"
+        shared = "two"
+        colour = 1
+        [devices."lab/b"]
+        nodes = ["n"]
+        """
+    )
+    assert commands.main(["config", "check", str(scene.file)]) == 78
+    of_a, of_b = ('devices: the devices of "lab/a": ', 'devices: the devices of "lab/b": ')
+    fields = "{interface}, {name}, {product}, {serial}, {subsystem}, {uuid}, {vendor}"
+    assert capsys.readouterr().err == "".join(
+        f"plugind: {scene.file}:{text}\n"
+        for text in (
+            f'3: {of_a}paths is "dev/x": it must be an absolute path',
+            f'6: {of_a}shared is "two": it must be a whole number, 1 or more',
+            f'7: {of_a}there is no "colour": it has paths, match, id, nodes, env, permissions, shared, access',
+            f'4: {of_a}id is "{{path}}": there is no {{path}}, but {fields}',
+            f'5: {of_a}the permissions are "q": they are some of r, w and m',
+            f'9: {of_b}nodes is "n": it must be an absolute path',
+        )
+    )
 
 
 def test_a_check_without_a_file_reads_those_of_a_daemon(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:

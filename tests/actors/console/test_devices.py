@@ -93,7 +93,7 @@ def test_what_devices_prints() -> None:
             ),
             "leases": lines([leased(RESOURCE), leased(LOST)]),
             "all devices are withheld": lines([withheld(leased(RESOURCE))]),
-            "no device is listed": lines([shown(empty), shown(empty) | {"plugin": 'devices."lab/a"'}]),
+            "no device is listed": lines([shown(empty), shown(empty) | {"reason": "no node matches /dev/a*"}]),
             "drained": [*lines([out_of_service()]), *drain_lines([drain_to_json(DRAIN), {"of": "another version"}])],
             **{f"a long lease on {width} columns": lines([long], width) for width in (160, 80, 60, 20)},
             "a long lease on 58 columns, with all devices listed": lines([long | {"missing": []}], 58),

@@ -153,7 +153,7 @@ def test_a_check_says_where_each_problem_is(
     words = ["config", *(str(file) if word == "FILE" else word for word in line)]
     file.write_text("rescan = 5.0\n")
     assert main(words) == 0
-    assert json.loads(capsys.readouterr().out) == {"usable": True, "problems": [], "warnings": []}
+    assert json.loads(capsys.readouterr().out) == {"usable": True, "problems": [], "warnings": [], "not_compared": None}
     file.write_text("rescan = 5.0\nrescam = 5.0\n[timeouts]\ndial = 'soon'\n")
     assert main(words) == 78
     found = json.loads(capsys.readouterr().out)

@@ -15,8 +15,9 @@ from plugind.actors.simulation.device_nodes import MemoryNodes
 from plugind.actors.simulation.node import DAEMON_UID, SimulatedNode
 from plugind.protocol.devices.static import FoundNode
 from plugind.protocol.errors import AllocationError
-from plugind.protocol.leases.messages import RecoverAsked
+from plugind.protocol.leases.messages import LeaseAsked, RecoverAsked, new_ticket
 from plugind.protocol.leases.replies import Failure
+from plugind.protocol.leases.values import Lease, NoOwner, Request, Wanted
 from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
 
@@ -52,6 +53,29 @@ async def test_the_user_of_a_lease_may_open_its_nodes_until_the_lease_ends(autoj
         assert users(node, TTY, "/dev/common") == [{}, {}]
         async with node.supervisor.allocate({SERIAL: 1}):
             assert users(node, TTY, "/dev/common") == [HOLDER, HOLDER]
+        assert users(node, TTY, "/dev/common") == [{}, {}]
+
+
+async def test_the_user_of_a_slurm_job_may_open_the_nodes_of_the_lease_that_the_prolog_takes_as_root(
+    autojump_clock: MockClock,
+) -> None:
+    """Also after a restart. The lease stays root's, so the user cannot release it."""
+    job, asked_by_others = "slurm:c:n:7:0:4001:serial", "slurm:c:n:7:0:4002:serial"
+    async with simulated(attrs.evolve(RESOURCE, shared=2)) as node:
+        for name, uid in ((job, 0), (asked_by_others, DAEMON_UID)):
+            reply, answer = trio.open_memory_channel[Lease | Failure](1)
+            asked = LeaseAsked(Request((Wanted(SERIAL, 1),)), NoOwner(), uid, new_ticket(), reply, name)
+            node.supervisor.internals.leases.inbox.send_nowait(asked)
+            lease = await answer.receive()
+            assert isinstance(lease, Lease), lease
+            assert lease.uid == uid
+        assert users(node, TTY, "/dev/common") == [{4001: "rw", **HOLDER}] * 2
+        await node.kill()
+        await node.start()
+        await trio.sleep(1)
+        assert users(node, TTY, "/dev/common") == [{4001: "rw", **HOLDER}] * 2
+        for ended in (job, asked_by_others):
+            await node.supervisor.release(ended)
         assert users(node, TTY, "/dev/common") == [{}, {}]
 
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.simulation.device_nodes import MemoryNodes
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.devices.shortfalls import PATIENCE
 from plugind.protocol.logs.lines import Field, Level
@@ -148,18 +149,28 @@ async def test_static_devices_that_match_nothing_at_the_start_are_a_warning(auto
     node.device_nodes.plug("/dev/tty0", "c4:0")
     async with node:
         await trio.sleep(60)
-        assert log.lines == [("no device matches", "lab/vid", "/dev/vid*")]
+        assert [line[:3] for line in log.lines] == [("no device matches", "lab/vid", "/dev/vid*")]
+
+
+async def test_a_daemon_that_sees_no_devices_warns_of_that(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryNodes, "why_hidden", lambda _: "all are hidden")
+    log = Warnings()
+    async with SimulatedNode(Config(devices={"lab/vid": StaticResource(("/dev/vid*",))}), log=log):
+        await trio.sleep(60)
+        assert log.lines == [("no device matches", "lab/vid", "/dev/vid*", "all are hidden")]
 
 
 @attrs.define
 class Warnings:
     """Keeps the warnings about resources that the configuration names."""
 
-    lines: list[tuple[str, Field, Field]] = attrs.field(factory=list)
+    lines: list[tuple[str, Field, Field, Field]] = attrs.field(factory=list)
 
     def enabled(self, level: Level) -> bool:
         return True
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         if level is Level.WARNING and "match" in fields:
-            self.lines.append((message, fields["name"], fields["match"]))
+            self.lines.append((message, fields["name"], fields["match"], fields["advice"]))

@@ -52,6 +52,21 @@ async def test_devices_come_and_go_with_their_nodes(autojump_clock: MockClock) -
         assert await health(node) == {"ttyUSB1": "others may replace it"}
 
 
+async def test_where_no_node_matches_that_is_said(autojump_clock: MockClock) -> None:
+    async with simulated() as node:
+        node.device_nodes.unplug("/dev/ttyUSB0")
+        assert await health(node) == {}
+        found = (await node.supervisor.internals.resources()).find(SERIAL)
+        assert (found and found.reason) == "no node matches /dev/ttyUSB*"
+        with pytest.raises(AllocationError, match=r"lab/serial has no devices \(no node matches /dev/ttyUSB\*\)"):
+            async with node.supervisor.allocate({SERIAL: 1}):
+                pass
+        node.device_nodes.plug("/dev/ttyUSB0", "c188:0")
+        await health(node)
+        found = (await node.supervisor.internals.resources()).find(SERIAL)
+        assert (found and found.reason) is None
+
+
 async def test_a_lease_gets_the_nodes_and_its_device_is_free_again_afterwards(autojump_clock: MockClock) -> None:
     async with simulated() as node:
         await health(node)

@@ -93,6 +93,7 @@ def test_a_node_that_others_may_replace_is_withheld_wherever_they_may(machine: M
 
 def test_a_device_is_ready_when_udev_has_finished_with_it(machine: Machine) -> None:
     machine.make("null0")
+    machine.link("dev/char/1:3", machine.put("devices/null"))
     (machine.place / "udev" / "control").write_text("")
     assert machine.found("dev/*") == [("dev/null0", "c1:3", "udev has not finished with it")]
     (machine.place / "udev" / "data").mkdir()
@@ -101,7 +102,11 @@ def test_a_device_is_ready_when_udev_has_finished_with_it(machine: Machine) -> N
 
 
 def test_a_gpu_of_nvidia_has_the_uuid_that_its_driver_says_of_its_number(machine: Machine) -> None:
-    """The minor numbers are in another order than the addresses, by which CUDA may count."""
+    """The minor numbers are in another order than the addresses, by which CUDA may count.
+
+    sysfs does not have these nodes, so udev never finishes with them, and they are not waited for.
+    """
+    (machine.place / "udev" / "control").write_text("")
     for bus, minor, uuid in (("0000:18:00.0", 1, "GPU-aa"), ("0000:af:00.0", 0, "GPU-????????-????")):
         (machine.place / "nvidia" / bus).mkdir(parents=True)
         said = f"Model: \t\t NVIDIA L4\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
@@ -110,13 +115,18 @@ def test_a_gpu_of_nvidia_has_the_uuid_that_its_driver_says_of_its_number(machine
         machine.make(f"nvidia{minor}", minor, major=195)
     machine.make("nvidiactl", 255, major=195)
     found = {
-        os.path.basename(node.path): (node.place, node.attributes.get("uuid"), node.attributes.get("vendor"))
+        os.path.basename(node.path): (
+            node.place,
+            node.attributes.get("uuid"),
+            node.attributes.get("vendor"),
+            node.problem,
+        )
         for node in machine.nodes.find(StaticResource((f"{machine.place}/dev/nvidia*",)))
     }
     assert found == {
-        "nvidia0": ("/devices/pci/0000:af:00.0", None, "10de"),
-        "nvidia1": ("/devices/pci/0000:18:00.0", "GPU-aa", "10de"),
-        "nvidiactl": ("", None, None),
+        "nvidia0": ("/devices/pci/0000:af:00.0", None, "10de", None),
+        "nvidia1": ("/devices/pci/0000:18:00.0", "GPU-aa", "10de", None),
+        "nvidiactl": ("", None, None, None),
     }
 
 

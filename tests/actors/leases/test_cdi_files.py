@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.leases.cdi_files import MOST_ENTRIES, MOST_NODES, CdiFiles, hook_command, nodes_on_host
+from plugind.actors.leases.cdi_files import MOST_ENTRIES, MOST_NODES, CdiFiles, Search, hook_command
 from plugind.protocol.leases.cdi import CdiError, Hook, HostNode, name_of
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, Node, Request, Wanted
 from plugind.tests.protocol.leases.cdi_schema import check_document
@@ -217,12 +217,12 @@ def test_a_kill_amid_writing_leaves_no_half_file_that_an_engine_loads(tmp_path: 
 def test_the_mode_and_owner_of_a_node_are_the_hosts() -> None:
     null = os.stat("/dev/null")
     expected = HostNode("/dev/null", "", stat.S_IMODE(null.st_mode), null.st_uid, null.st_gid)
-    assert nodes_on_host("/dev/null") == [expected]
+    assert Search().nodes_at("/dev/null") == [expected]
 
 
 def test_a_link_to_a_node_is_the_node(tmp_path: Path) -> None:
     (tmp_path / "by-id").symlink_to("/dev/null")
-    (node,) = nodes_on_host(str(tmp_path / "by-id"))
+    (node,) = Search().nodes_at(str(tmp_path / "by-id"))
     assert (node.path, node.below) == ("/dev/null", "")
 
 
@@ -260,7 +260,7 @@ def test_a_directory_is_all_nodes_in_it(tmp_path: Path) -> None:
     (snd / "text").write_text("")
     (snd / "link").symlink_to("/dev/null")
     (tmp_path / "here").symlink_to(snd)
-    nodes = nodes_on_host(str(tmp_path / "here"))
+    nodes = Search().nodes_at(str(tmp_path / "here"))
     assert [node.below for node in nodes] == ["/by/path", "/pcm0", "/timer"]
     assert [node.path for node in nodes] == [f"{snd}{node.below}" for node in nodes]
     assert {node.mode for node in nodes} == {0o600}
@@ -270,7 +270,7 @@ def test_a_directory_is_all_nodes_in_it(tmp_path: Path) -> None:
 def test_a_directory_of_too_many_nodes_fails_the_lease(tmp_path: Path) -> None:
     _make_nodes(tmp_path / "many", [str(number) for number in range(MOST_NODES + 1)])
     with pytest.raises(CdiError, match="with more than 1024 device nodes"):
-        nodes_on_host(str(tmp_path / "many"))
+        Search().nodes_at(str(tmp_path / "many"))
 
 
 async def test_a_directory_of_many_files_fails_its_lease_after_few_of_them(tmp_path: Path) -> None:

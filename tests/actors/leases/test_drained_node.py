@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.drains import Drain, DrainTarget
 from plugind.protocol.leases.messages import DrainAsked, Failure, LeasesMessage, Problem, RecoverAsked, UndrainAsked
 from plugind.protocol.messages.addresses import Address
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.leases.test_embedded_leases import GPU, TWO, plug
+from plugind.tests.fuzz.lease_stores import SimulatedLeaseStore
 
 G0 = DrainTarget(GPU, "gpu-0")
 T = TypeVar("T")

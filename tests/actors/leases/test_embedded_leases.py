@@ -8,13 +8,14 @@ import trio
 
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.actors.simulation.lease_stores import SimulatedLeaseStore
 from plugind.protocol.errors import AllocationError
+from plugind.protocol.leases.drains import DrainTarget
 from plugind.protocol.leases.messages import BindAsked, Failure, Problem, RecoverAsked
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
 from plugind.testing import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.fuzz.lease_stores import SimulatedLeaseStore
 
 GPU = "vendor.com/gpu"
 TWO = (Device("gpu-0"), Device("gpu-1"))
@@ -58,6 +59,25 @@ async def test_without_a_device_there_is_an_error_that_names_the_holder(node: Si
                 pass
     assert caught.value.problem is Problem.UNAVAILABLE
     assert caught.value.holders == (held,)
+
+
+async def test_what_a_program_drains_is_not_leased_until_it_undrains_that(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    drain = await node.supervisor.drain(GPU, "gpu-0", reason="a fan is broken")
+    assert (drain.target, drain.reason) == (DrainTarget(GPU, "gpu-0"), "a fan is broken")
+    assert dict((await node.supervisor.internals.lease_calls.snapshot()).drains) == {drain.target: drain}
+    async with node.supervisor.allocate({GPU: 1}) as lease:
+        assert lease.devices == {GPU: ("gpu-1",)}
+    assert await node.supervisor.undrain(GPU, "gpu-0") == drain
+    async with node.supervisor.allocate({GPU: 2}):
+        pass
+    with pytest.raises(AllocationError, match="the node is not drained; nothing is") as caught:
+        await node.supervisor.undrain(None)
+    assert caught.value.problem is Problem.UNKNOWN
+    with pytest.raises(AllocationError, match="device has no resource") as caught:
+        await node.supervisor.drain(None, "gpu-0")
+    assert caught.value.problem is Problem.USAGE
 
 
 async def test_a_caller_that_is_cancelled_leaves_nothing(node: SimulatedNode) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import attrs
 import pytest
 
-from plugind.protocol.devices.static import FoundNode, answer, listed, overlaps
+from plugind.protocol.devices.static import FoundNode, answer, doubts, listed
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.values import Node
-from plugind.protocol.plugins.static_devices import StaticResource, check_static
+from plugind.protocol.plugins.static_devices import StaticResource, StaticResourceError, check_static
 
 SERIAL = StaticResource(("/dev/ttyUSB*",))
 FIRST = FoundNode("/dev/ttyUSB0", "/dev/ttyUSB0", "c188:0", "/devices/usb1")
@@ -150,8 +150,33 @@ def test_two_resources_with_the_same_devices_are_named_once() -> None:
             "lab/d": ("/dev/none*",),
         }.items()
     }
-    assert list(overlaps(resources, find)) == [
+    assert list(doubts(resources, find, lambda _: None)) == [
+        "ttyUSB0 of lab/a cannot be leased: the same device as lab/a=a",
         "/dev/serial/* of lab/b is also /dev/serial/* of lab/a, which gets the device",
         "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/b, which gets the device",
         "/dev/ttyUSB10 of lab/c is also /dev/ttyUSB10 of lab/a, which gets the device",
     ]
+
+
+def test_nodes_that_cannot_be_leased_are_named_with_their_reason_which_is_said_once() -> None:
+    loose, odd = (attrs.evolve(FIRST, path=path, problem=why) for path, why in (("/x/a", "loose"), ("/x/b", "odd")))
+    same = [attrs.evolve(FIRST, path=f"/x/{name}") for name in "cd"]
+    resources = {"lab/x": StaticResource(("/x/*",), nodes=("/y",), shared=2), "lab/z": StaticResource(("/z",))}
+
+    def find(resource: StaticResource) -> list[FoundNode]:
+        return [SECOND] if resource.paths == ("/z",) else [loose, odd, *same]
+
+    given = [(attrs.evolve(SECOND, path="/dev/bus/1"), "lab/plugin")]
+    assert list(doubts(resources, find, {"/x/*": "loose", "/y": "far"}.get, given)) == [
+        "/x/* of lab/x cannot be leased: loose",
+        "/y of lab/x cannot be leased: far",
+        "b of lab/x cannot be leased: odd",
+        "d of lab/x cannot be leased: the same device as lab/x=c",
+        "/dev/ttyUSB10 of lab/z is also /dev/bus/1 of lab/plugin",
+    ]
+
+
+def test_all_problems_of_a_resource_are_named_with_their_fields() -> None:
+    with pytest.raises(StaticResourceError, match="not an absolute path; the permissions are") as caught:
+        StaticResource(("/a",), nodes=("b",), permissions="q")
+    assert [field for field, _ in caught.value.problems] == ["nodes", "permissions"]

@@ -23,10 +23,12 @@ import hypothesis
 from plugind.protocol.leases import book, states
 from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import Reserved, choose
+from plugind.protocol.leases.draining import DrainChange
 from plugind.protocol.leases.effects import DrainReply, Effect
-from plugind.protocol.leases.entries import DrainChange, Ends, LeaseEntry
+from plugind.protocol.leases.ends import Ends
+from plugind.protocol.leases.entries import LeaseEntry
 from plugind.protocol.leases.limits import Usage
-from plugind.protocol.leases.messages import DrainAsked, Failure, Kept
+from plugind.protocol.leases.messages import Kept
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import ContainerOwner
@@ -70,15 +72,14 @@ def _forget_drains() -> Bug:
 
 
 def _drain_early() -> Bug:
-    drain = Book._drain
+    change_drain = Book._change_drain
 
-    def drain_at_once(self: Book, asked: DrainAsked) -> DrainChange | Failure:
-        change = drain(self, asked)
-        if isinstance(change, DrainChange):
+    def change_at_once(self: Book, asked: Any) -> None:
+        change_drain(self, asked)
+        if isinstance(change := next(reversed(self._awaited.values()), None), DrainChange):
             self._effects.append(DrainReply(change.reply, change.answer))
-        return change
 
-    return patch.object(Book, "_drain", drain_at_once)
+    return patch.object(Book, "_change_drain", change_at_once)
 
 
 def _take_up_only_held() -> Bug:
@@ -232,8 +233,8 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "nothing ever ends by itself": _ends_never,
     "containers may take for ever": _containers_take_for_ever,
     "a container has no grace": _free_at_end_of_container,
-    "a grace yields to nobody": lambda: patch.object(Book, "_needed", lambda _: []),
-    "a grace yields to anybody": lambda: patch.object(Book, "_needed", lambda self: [*self._in_grace.values()]),
+    "a grace yields to nobody": lambda: patch.object(book, "needed_of", lambda *_: []),
+    "a grace yields to anybody": lambda: patch.object(book, "needed_of", lambda leases, *_: [*leases]),
     "a bind that was not written counts": lambda: patch.object(Book, "_undo", _nothing),
     "an amendment is not written": lambda: _amend_in_memory(),
     "users are never given back what they had": lambda: _usage_grows(),

@@ -15,9 +15,10 @@ import attrs
 
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import GRACE, Book, Sources
+from plugind.protocol.leases.book import Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.drains import Drain, DrainTarget
+from plugind.protocol.leases.grace import GRACE
 from plugind.protocol.leases.limits import devices_of
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
@@ -162,8 +163,8 @@ class Model:
                 if until is not None and owner is not None and owner != effect.owner:
                     self.unbound[effect.id] = owner, until, effect.id in self.in_grace
                 self.in_grace.discard(effect.id)
-            case e.ForgetOwner():
-                self.watched.pop(effect.id, None)
+            case e.Unwatch(str(lease)):
+                self.watched.pop(lease, None)
             case e.StopOwner():
                 assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
             case _:

@@ -12,8 +12,9 @@ import pytest
 
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
-from plugind.protocol.leases.book import GRACE, Book, Sources
+from plugind.protocol.leases.book import Book, Sources
 from plugind.protocol.leases.config import LeaseLimits
+from plugind.protocol.leases.grace import GRACE
 from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (

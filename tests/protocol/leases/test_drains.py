@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plugind.protocol.leases import book
+from plugind.protocol.leases import draining
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import Book, Sources
@@ -144,7 +144,7 @@ def test_a_drain_that_is_repeated_has_another_reason_and_end_and_its_beginning()
 
 
 def test_who_may_not_drain_and_what_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "MAX_DRAINS", 4)
+    monkeypatch.setattr(draining, "MAX_DRAINS", 4)
     node = Node("g0")
     drained(node, G0, DrainTarget(NIC))
     only = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")

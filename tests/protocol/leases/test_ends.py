@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.leases.entries import Ends
+from plugind.protocol.leases.ends import Ends
 from plugind.tests.protocol.hypothesis_settings import examples
 
 LEASE = st.sampled_from("abcde")

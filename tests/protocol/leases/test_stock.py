@@ -13,7 +13,7 @@ from plugind.protocol.leases.messages import Offer
 from plugind.protocol.leases.shortages import shortage, unhealthy_since
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Pool, Request
-from plugind.protocol.plugins.devices import Device, DeviceList
+from plugind.protocol.plugins.devices import HEALTHY, Device, DeviceList
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, UNHEALTHY, Calls, offer, request
 
@@ -180,6 +180,22 @@ def test_a_plugin_that_is_not_there_is_named_with_the_reason() -> None:
     assert shortage(of, NONE, ONE, 7) == (
         "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu (the stream ended)"
     )
+    of.offer(attrs.evolve(offer([]), reason="no node matches /dev/gpu*"))
+    assert shortage(of, NONE, ONE, 7) == "vendor.com/gpu has no devices (no node matches /dev/gpu*)"
+
+
+def test_why_a_named_device_cannot_be_taken_is_said_and_it_does_not_count_as_available() -> None:
+    of = Stock()
+    sick, held, free = (
+        Device(name, health, identity=name)
+        for name, health in (("x", "others may replace it"), ("a", HEALTHY), ("b", HEALTHY))
+    )
+    of.offer(Offer(NIC, DeviceList((sick, held, free)), PLUGIN, calls=Calls()))
+    of.offer(Offer(GPU, DeviceList((attrs.evolve(held, id="other"),)), PLUGIN, calls=Calls()))
+    of.take("other", GPU, ["other"])
+    few = f"requested number of devices unavailable for {NIC}. Requested: 1, Available: 0"
+    assert shortage(of, NONE, request((NIC, 1), ids="x"), 7) == f"{few} (x is unhealthy (others may replace it))"
+    assert shortage(of, NONE, request((NIC, 1), ids="a"), 7) == f"{few} (a is leased under another name)"
 
 
 @pytest.mark.parametrize("named", ["", "a2"])

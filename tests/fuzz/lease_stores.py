@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Sequence
 import attrs
 import trio
 
-from ...protocol.errors import StateError
-from ...protocol.leases.cdi import CdiError
-from ...protocol.leases.effects import Change
-from ...protocol.leases.messages import Kept
-from ...protocol.leases.values import Lease
-from ..leases.cdi_writer import MemoryCdiStore
-from ..leases.store import MemoryLeaseStore
-from .faults import InjectedError
-from .lease_owners import BOOT
+from plugind.actors.leases.cdi_writer import MemoryCdiStore
+from plugind.actors.leases.store import MemoryLeaseStore
+from plugind.actors.simulation.faults import InjectedError
+from plugind.actors.simulation.lease_owners import BOOT
+from plugind.protocol.errors import StateError
+from plugind.protocol.leases.cdi import CdiError
+from plugind.protocol.leases.effects import Change
+from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.values import Lease
 
 #: The reason why no devices are leased after the leases were lost.
 LOST = "the file of the leases was damaged, so it is not known which devices are in use"
