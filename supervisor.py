@@ -200,6 +200,7 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node has ended.
         """
+        self._callers.check_began()
         async with self._node.changes() as changes:
             yield Each(changes, lambda seen: seen.plugins if isinstance(seen, Snapshot) else (seen.plugin,))
 
@@ -214,6 +215,7 @@ class Supervisor:
     @asynccontextmanager
     async def watch_devices(self) -> AsyncIterator[AsyncIterator[ResourceStatus]]:
         """Follow the resources as :meth:`watch` follows the plugins; each comes with all of its devices."""
+        self._callers.check_began()
         async with self._node.resource_changes() as changes:
             yield Each(changes, lambda seen: seen.resources if isinstance(seen, DevicesSnapshot) else (seen.resource,))
 
@@ -267,6 +269,7 @@ class Supervisor:
     @asynccontextmanager
     async def watch_leases(self) -> AsyncIterator[AsyncIterator[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
+        self._callers.check_began()
         async with self._node.lease_calls.changes() as changes:
             yield Each(changes, lambda seen: seen.leases if isinstance(seen, LeasesSnapshot) else (seen.lease,))
 
@@ -332,7 +335,6 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node ends before that.
         """
-        self._callers.check_began()
         wanted = (StateName.REGISTERED, StateName.OBSERVED)
         async with self.watch() as changes:
             async for plugin in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import attrs
@@ -498,6 +499,15 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
                     if cancelled:
                         scope.cancel()
     assert errors == [f"the node ended, and {words}"]
+
+
+@pytest.mark.parametrize("watch", [Supervisor.watch, Supervisor.watch_devices, Supervisor.watch_leases])
+async def test_a_watch_of_a_node_that_was_not_entered_is_an_error(
+    watch: Callable[[Supervisor], AbstractAsyncContextManager[object]], autojump_clock: MockClock
+) -> None:
+    with pytest.raises(RuntimeError, match="enter its block first"):
+        async with watch(Supervisor()):
+            pytest.fail("the block must not begin")
 
 
 async def test_a_watch_begins_with_all_plugins_and_goes_on_with_each_change(autojump_clock: MockClock) -> None:
