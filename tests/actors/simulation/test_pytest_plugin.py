@@ -39,6 +39,10 @@ async def test_a_failing_test_is_reported_as_failed(node):
     assert node.state("a.sock") == "registered"
 
 
+def test_a_daemon_is_a_fixture(plugind_daemon):
+    assert plugind_daemon.client.list() == ()
+
+
 class TestOther:
     @pytest.fixture
     def node(self):
@@ -72,6 +76,6 @@ def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -
         # Each block is a separate module, since each must work when it is copied.
         (tmp_path / f"test_block_{number}.py").write_text(block)
     output = run_pytest(tmp_path)
-    assert "29 passed" in output, output
+    assert "30 passed" in output, output
     assert "1 failed" in output, output
     assert "assert None == 'registered'" in output, output

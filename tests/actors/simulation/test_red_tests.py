@@ -55,8 +55,11 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
         assert trio.current_time() == 605.0
 
 
+@pytest.mark.parametrize(
+    ("options", "logger"), [({}, "plugind"), ({"log": logging.getLogger("ours")}, "ours")], ids=["default", "ours"]
+)
 async def test_the_traceback_of_a_handler_is_in_the_standard_log(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    options: dict[str, logging.Logger], logger: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """pytest shows the log of a test that fails."""
 
@@ -64,11 +67,11 @@ async def test_the_traceback_of_a_handler_is_in_the_standard_log(
         async def register(self, plugin: object) -> None:
             raise KeyError("missing")
 
-    async with SimulatedNode(handlers={"Colour": Broken()}) as node:
+    async with SimulatedNode(handlers={"Colour": Broken()}, **options) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         await node.settled()
     (record,) = [record for record in caplog.records if "Traceback" in record.getMessage()][:1]
-    assert (record.name, record.levelno) == ("plugind", logging.ERROR)
+    assert (record.name, record.levelno) == (logger, logging.ERROR)
     assert "in register\n" in record.getMessage()
     assert record.getMessage().endswith("KeyError: 'missing'\n")
 
