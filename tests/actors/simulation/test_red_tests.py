@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,10 +57,12 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize(
-    ("options", "logger"), [({}, "plugind"), ({"log": logging.getLogger("ours")}, "ours")], ids=["default", "ours"]
+    ("make_node", "logger"),
+    [(SimulatedNode, "plugind"), (partial(SimulatedNode, log=logging.getLogger("ours")), "ours")],
+    ids=["default", "ours"],
 )
 async def test_the_traceback_of_a_handler_is_in_the_standard_log(
-    options: dict[str, logging.Logger], logger: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    make_node: Callable[..., SimulatedNode], logger: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """pytest shows the log of a test that fails."""
 
@@ -67,7 +70,7 @@ async def test_the_traceback_of_a_handler_is_in_the_standard_log(
         async def register(self, plugin: object) -> None:
             raise KeyError("missing")
 
-    async with SimulatedNode(handlers={"Colour": Broken()}, **options) as node:
+    async with make_node(handlers={"Colour": Broken()}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         await node.settled()
     (record,) = [record for record in caplog.records if "Traceback" in record.getMessage()][:1]
