@@ -42,30 +42,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", default="probe.example.com", help="the name of a plugin that it accepts (%(default)s)"
     )
+    parser.add_argument(
+        "--version", action="append", metavar="V", help="a version that this plugin supports, repeatable (1.0.0)"
+    )
     parser.add_argument("--keeps", action="store_true", help="what it has outlives its process: it is killed, too")
     parser.add_argument("type", metavar="TYPE", help="the plugin type that it serves")
-    parser.usage = "plugind probe-handler [-h] [--name NAME] [--keeps] TYPE -- COMMAND"
+    parser.usage = "plugind probe-handler [-h] [--name NAME] [--version V] [--keeps] TYPE -- COMMAND"
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the handler; return the exit code."""
     if not args.command:
         args.parser.error("there is no handler: give its command after --")
-    return trio.run(partial(_check, args.type, args.name, args.command, keeps=args.keeps))
+    return trio.run(partial(_check, args.type, args.name, args.version or ["1.0.0"], args.command, keeps=args.keeps))
 
 
 class _WrongError(Exception):
     """The handler does not do what it should; the text says what."""
 
 
-async def _check(plugin_type: str, name: str, command: Sequence[str], *, keeps: bool) -> int:
+async def _check(plugin_type: str, name: str, versions: Sequence[str], command: Sequence[str], *, keeps: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="plugind-") as directory:
         status, root = f"{directory}/status.sock", f"{directory}/plugins"
         os.mkdir(root)
         config = Config(roots=(Root(root),), handler_uids={plugin_type: frozenset({os.getuid()})})
         async with Supervisor(config, status_socket=status, log=SILENT) as node:
             handlers = node.internals.remote_handlers()
-            probe = Probe(handlers, handlers.by_type[plugin_type], name, command, status)
+            probe = Probe(handlers, handlers.by_type[plugin_type], name, tuple(versions), command, status)
             async with probe.started():
                 return EXIT_OK if await probe.all_is_well(keeps=keeps) else EXIT_FAILED
 
@@ -90,6 +93,7 @@ class Probe:
     handlers: RemoteHandlers
     handler: RemoteHandler
     name: str
+    versions: tuple[str, ...]
     command: Sequence[str]
     status: str
     session: Session | None = None
@@ -247,7 +251,7 @@ class Probe:
             self.handler.plugin_type,
             name,
             socket,
-            ("1.0.0",),
+            self.versions,
             socket,
             self._generation,
             pid=os.getpid(),

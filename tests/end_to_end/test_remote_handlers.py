@@ -46,6 +46,10 @@ trio.run(serve)
 """
 #: Never answers about some plugins.
 SILENT = PYTHON.replace("print(", "if name[0].isdigit():\n                        continue\n                    print(")
+#: Refuses each plugin, and says with which versions it came.
+REFUSING = PYTHON.replace("not name.endswith", "name.endswith").replace(
+    "{name} is", "{ask.instance.plugin.versions} is"
+)
 GO = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
 NODE = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
 EXTENDED = pytest.mark.extended
@@ -156,6 +160,13 @@ def test_a_killed_daemon_and_a_killed_handler_come_back_and_nothing_is_registere
             PYTHON,
             1,
             "FAILED  it accepts and registers a plugin, and follows it: validate of stranger: stranger is not ours",
+        ),
+        (
+            ("--version", "2.0.0", "--version", "3.0.0"),
+            REFUSING,
+            1,
+            "FAILED  it accepts and registers a plugin, and follows it:"
+            " validate of probe.example.com: ('2.0.0', '3.0.0') is not ours",
         ),
         (
             (),
