@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
     from .actors.node.supervision import GaveUpError
-    from .actors.status.memory import StatusConfig
     from .protocol.backoff import Backoff, RestartIntensity
-    from .protocol.devices.messages import ResourceChanged
     from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
@@ -28,32 +26,33 @@ if TYPE_CHECKING:
         DRAError,
         PreparedDevice,
     )
-    from .protocol.health.checks import HealthChecks
+    from .protocol.health.checks import Checked, HealthChecks
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
-    from .protocol.leases.replies import LeaseChanged, LeasesSnapshot, Problem, Released
+    from .protocol.leases.replies import Problem
     from .protocol.leases.values import Lease, Pool
     from .protocol.logs.limits import LogLimits
+    from .protocol.logs.lines import Level, Logger
     from .protocol.messages.reconciler import RetryAnswer
-    from .protocol.messages.status import PluginChanged, Snapshot
-    from .protocol.plugins.devices import DevicesSnapshot
+    from .protocol.messages.status import RootStatus, Snapshot
+    from .protocol.plugins.devices import Device
     from .protocol.plugins.health import Health
     from .protocol.plugins.info import InfoLimits, InstancePolicy, Plugin
     from .protocol.plugins.static_devices import StaticResource
-    from .protocol.plugins.status import PluginCounts
     from .protocol.settings.config import Config, DevicePluginDirectory, Root, Timeouts
     from .protocol.status.metrics_config import MetricsConfig
     from .protocol.trust.users import Trust
     from .protocol.version import __version__
-    from .protocol.wire.limits import Limits
-    from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
+    from .protocol.wire.limits import WireLimits
+    from .supervisor import LaggedError, NodeEndedError, RootBusyError, Supervisor
 
 __all__ = [
     "AllocationError",
     "Backoff",
     "CSIConfig",
     "Channel",
+    "Checked",
     "Config",
     "ConfigError",
     "DRAAnswerError",
@@ -64,8 +63,8 @@ __all__ = [
     "DRADriver",
     "DRADriverUnknownError",
     "DRAError",
+    "Device",
     "DevicePluginDirectory",
-    "DevicesSnapshot",
     "Drain",
     "DrainTarget",
     "GaveUpError",
@@ -76,105 +75,75 @@ __all__ = [
     "InstancePolicy",
     "LaggedError",
     "Lease",
-    "LeaseChanged",
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
-    "LeasesSnapshot",
-    "Limits",
+    "Level",
     "Link",
     "LogLimits",
+    "Logger",
     "MetricsConfig",
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
-    "PluginChanged",
-    "PluginCounts",
     "PluginError",
     "Pool",
-    "Ports",
     "PreparedDevice",
     "Problem",
-    "Released",
-    "ResourceChanged",
     "ResourceConfig",
     "RestartIntensity",
     "RetryAnswer",
     "Root",
     "RootBusyError",
+    "RootStatus",
     "Snapshot",
     "StaticResource",
-    "StatusConfig",
     "Supervisor",
     "Timeouts",
     "Trust",
+    "WireLimits",
     "__version__",
 ]
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not TYPE_CHECKING:
     del TYPE_CHECKING
-    _HOMES = {
-        "AllocationError": ".protocol.errors",
-        "Backoff": ".protocol.backoff",
-        "CSIConfig": ".protocol.handlers.csi",
-        "Channel": ".actors.grpc.client.channel",
-        "Config": ".protocol.settings.config",
-        "ConfigError": ".protocol.errors",
-        "DRAAnswerError": ".protocol.handlers.dra_claims",
-        "DRACallError": ".protocol.handlers.dra_claims",
-        "DRAClaim": ".protocol.handlers.dra_claims",
-        "DRAClaimError": ".protocol.handlers.dra_claims",
-        "DRAConfig": ".protocol.handlers.dra",
-        "DRADriver": ".actors.handlers.dra.calls",
-        "DRADriverUnknownError": ".protocol.handlers.dra_claims",
-        "DRAError": ".protocol.handlers.dra_claims",
-        "DevicePluginDirectory": ".protocol.settings.config",
-        "DevicesSnapshot": ".protocol.plugins.devices",
-        "Drain": ".protocol.leases.drains",
-        "DrainTarget": ".protocol.leases.drains",
-        "GaveUpError": ".actors.node.supervision",
-        "Handler": ".actors.handlers.handler",
-        "Health": ".protocol.plugins.health",
-        "HealthChecks": ".protocol.health.checks",
-        "InfoLimits": ".protocol.plugins.info",
-        "InstancePolicy": ".protocol.plugins.info",
-        "LaggedError": ".supervisor",
-        "Lease": ".protocol.leases.values",
-        "LeaseChanged": ".protocol.leases.replies",
-        "LeaseLimits": ".protocol.leases.config",
-        "LeaseUsers": ".protocol.leases.config",
-        "LeasesConfig": ".protocol.leases.config",
-        "LeasesSnapshot": ".protocol.leases.replies",
-        "Limits": ".protocol.wire.limits",
-        "Link": ".actors.handlers.link",
-        "LogLimits": ".protocol.logs.limits",
-        "MetricsConfig": ".protocol.status.metrics_config",
-        "NoConnectionError": ".protocol.errors",
-        "NodeEndedError": ".supervisor",
-        "Plugin": ".protocol.plugins.info",
-        "PluginChanged": ".protocol.messages.status",
-        "PluginCounts": ".protocol.plugins.status",
-        "PluginError": ".protocol.errors",
-        "Pool": ".protocol.leases.values",
-        "Ports": ".supervisor",
-        "PreparedDevice": ".protocol.handlers.dra_claims",
-        "Problem": ".protocol.leases.replies",
-        "Released": ".protocol.leases.replies",
-        "ResourceChanged": ".protocol.devices.messages",
-        "ResourceConfig": ".protocol.leases.mapped",
-        "RestartIntensity": ".protocol.backoff",
-        "RetryAnswer": ".protocol.messages.reconciler",
-        "Root": ".protocol.settings.config",
-        "RootBusyError": ".supervisor",
-        "Snapshot": ".protocol.messages.status",
-        "StaticResource": ".protocol.plugins.static_devices",
-        "StatusConfig": ".actors.status.memory",
-        "Supervisor": ".supervisor",
-        "Timeouts": ".protocol.settings.config",
-        "Trust": ".protocol.trust.users",
-        "__version__": ".protocol.version",
+    #: The names of each module.
+    _NAMES = {
+        ".actors.grpc.client.channel": "Channel",
+        ".actors.handlers.dra.calls": "DRADriver",
+        ".actors.handlers.handler": "Handler",
+        ".actors.handlers.link": "Link",
+        ".actors.node.supervision": "GaveUpError",
+        ".protocol.backoff": "Backoff RestartIntensity",
+        ".protocol.errors": "AllocationError ConfigError NoConnectionError PluginError",
+        ".protocol.handlers.csi": "CSIConfig",
+        ".protocol.handlers.dra": "DRAConfig",
+        ".protocol.handlers.dra_claims": """
+            DRAAnswerError DRACallError DRAClaim DRAClaimError DRADriverUnknownError DRAError PreparedDevice
+        """,
+        ".protocol.health.checks": "Checked HealthChecks",
+        ".protocol.leases.config": "LeaseLimits LeaseUsers LeasesConfig",
+        ".protocol.leases.drains": "Drain DrainTarget",
+        ".protocol.leases.mapped": "ResourceConfig",
+        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.values": "Lease Pool",
+        ".protocol.logs.limits": "LogLimits",
+        ".protocol.logs.lines": "Level Logger",
+        ".protocol.messages.reconciler": "RetryAnswer",
+        ".protocol.messages.status": "RootStatus Snapshot",
+        ".protocol.plugins.devices": "Device",
+        ".protocol.plugins.health": "Health",
+        ".protocol.plugins.info": "InfoLimits InstancePolicy Plugin",
+        ".protocol.plugins.static_devices": "StaticResource",
+        ".protocol.settings.config": "Config DevicePluginDirectory Root Timeouts",
+        ".protocol.status.metrics_config": "MetricsConfig",
+        ".protocol.trust.users": "Trust",
+        ".protocol.version": "__version__",
+        ".protocol.wire.limits": "WireLimits",
+        ".supervisor": "LaggedError NodeEndedError RootBusyError Supervisor",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name):
         if name not in _HOMES:

@@ -9,7 +9,7 @@ instead.
     from plugind.client import SyncClient
 
     client = SyncClient()
-    client.wait("csi.example.com", timeout=120)
+    client.wait_for("csi.example.com", timeout=120)
     for plugin in client.list():
         print(plugin.name, plugin.state)
     with client.allocate({"vendor.com/gpu": 1}, wait=60) as lease:
@@ -45,13 +45,14 @@ if _typing.TYPE_CHECKING:
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.replies import Problem
-    from .protocol.leases.values import Lease, LeaseState
+    from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
     from .protocol.plugins.health import Health
-    from .protocol.plugins.status import PluginStatus, StateName
+    from .protocol.plugins.status import HistoryEntry, PluginStatus, StateName
 
 __all__ = [
+    "Answer",
     "AskKind",
     "Client",
     "ClientError",
@@ -62,12 +63,15 @@ __all__ = [
     "HandlerAsk",
     "Health",
     "HeldLease",
+    "HistoryEntry",
     "Instance",
     "Lease",
     "LeaseFailedError",
     "LeaseLostError",
     "LeaseState",
+    "Mount",
     "NoDaemonError",
+    "Node",
     "NotReadyError",
     "PluginStatus",
     "Problem",
@@ -86,38 +90,25 @@ __all__ = [
 
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
-    _HOMES = {
-        "AskKind": ".protocol.handlers.remote",
-        "Client": ".actors.client.client",
-        "ClientError": ".actors.client.errors",
-        "DaemonError": ".actors.client.errors",
-        "DeviceStatus": ".protocol.plugins.devices",
-        "Drain": ".protocol.leases.drains",
-        "DrainTarget": ".protocol.leases.drains",
-        "HandlerAsk": ".actors.client.serving",
-        "Health": ".protocol.plugins.health",
-        "HeldLease": ".actors.client.holding",
-        "Instance": ".protocol.handlers.remote",
-        "Lease": ".protocol.leases.values",
-        "LeaseFailedError": ".actors.client.errors",
-        "LeaseLostError": ".actors.client.errors",
-        "LeaseState": ".protocol.leases.values",
-        "NoDaemonError": ".actors.client.errors",
-        "NotReadyError": ".actors.client.errors",
-        "PluginStatus": ".protocol.plugins.status",
-        "Problem": ".protocol.leases.replies",
-        "ResourceState": ".protocol.plugins.devices",
-        "ResourceStatus": ".protocol.plugins.devices",
-        "RetryAnswer": ".protocol.messages.reconciler",
-        "RoleTold": ".protocol.handlers.remote",
-        "Serving": ".actors.client.serving",
-        "StateName": ".protocol.plugins.status",
-        "SyncClient": ".actors.client.sync",
-        "SyncHandlerAsk": ".actors.client.serving",
-        "SyncServing": ".actors.client.serving",
-        "SyncWatch": ".actors.client.sync",
-        "Watch": ".actors.client.client",
+    #: The names of each module.
+    _NAMES = {
+        ".actors.client.client": "Client Watch",
+        ".actors.client.errors": """
+            ClientError DaemonError LeaseFailedError LeaseLostError NoDaemonError NotReadyError
+        """,
+        ".actors.client.holding": "HeldLease",
+        ".actors.client.serving": "HandlerAsk Serving SyncHandlerAsk SyncServing",
+        ".actors.client.sync": "SyncClient SyncWatch",
+        ".protocol.handlers.remote": "AskKind Instance RoleTold",
+        ".protocol.leases.drains": "Drain DrainTarget",
+        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
+        ".protocol.messages.reconciler": "RetryAnswer",
+        ".protocol.plugins.devices": "DeviceStatus ResourceState ResourceStatus",
+        ".protocol.plugins.health": "Health",
+        ".protocol.plugins.status": "HistoryEntry PluginStatus StateName",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name):
         if name not in _HOMES:

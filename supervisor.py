@@ -6,46 +6,40 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import attrs
 import trio
 
 from .actors.discovery.roots import RootBusyError
 from .actors.handlers.handler import Handler
-from .actors.leases.embedding import LeaseCalls
-from .actors.logs.lines import STANDARD, StandardLog
-from .actors.messaging.callers import LaggedError, NodeEndedError
-from .actors.messaging.mailbox import send
-from .actors.node.node import Node, Unfinished
-from .actors.node.ports import Ports
+from .actors.logs.lines import STANDARD, logger_of
+from .actors.messaging.callers import Each, LaggedError, NodeEndedError
+from .actors.node.node import Node
 from .actors.node.reload import reconfigure
 from .actors.node.supervision import GaveUpError
-from .actors.status.actor import StatusConfig
-from .protocol.devices.messages import DevicesAsked, DevicesSubscribed, DevicesUnsubscribed, ResourceChanged
-from .protocol.errors import ConfigError
+from .actors.status.memory import StatusConfig
+from .protocol.errors import AllocationError, ConfigError
 from .protocol.handlers.facts_asking import ask_for_facts
-from .protocol.health.progress import Condition
 from .protocol.leases.drains import Drain, DrainTarget
-from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
+from .protocol.leases.replies import LeasesSnapshot, Problem
 from .protocol.leases.values import Lease, request_of
 from .protocol.logs.lines import Logger
-from .protocol.messages.config import ConfigurationRead
 from .protocol.messages.discovery import RescanNow
 from .protocol.messages.reconciler import HandlerRemoved, RetryAnswer, RetryAsked
-from .protocol.messages.status import CountsAsked, PluginChanged, ScansAwaited, Snapshot, Subscribed, Unsubscribed
-from .protocol.plugins.devices import DevicesSnapshot
-from .protocol.plugins.status import PluginCounts, PluginStatus, StateName
+from .protocol.messages.status import ScansAwaited, Snapshot
+from .protocol.plugins.devices import DevicesSnapshot, ResourceStatus
+from .protocol.plugins.status import PluginStatus, StateName
 from .protocol.settings.config import Config
 
 if TYPE_CHECKING:
     from .actors.handlers.dra.calls import DRADriver
 
-__all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
+__all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "RootBusyError", "Supervisor"]
 
 
 class Supervisor:
@@ -57,9 +51,9 @@ class Supervisor:
             plugin = await node.wait_for("red.example.com", type="Colour")
 
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
-    back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
-    socket, the node serves its status there; if ``config.metrics`` names an address, it serves its metrics there.
-    Events are logged to ``log``, by default the logger ``plugind`` of the standard library.
+    back. ``handlers`` are added to the built-in ones, and replace those of the same type. With a ``status_socket`` the
+    node serves its status at that path, for the commands of plugind; if ``config.metrics`` names an address, it serves
+    its metrics there. Events are logged to ``log``, by default the logger ``plugind`` of the standard library.
 
     A root that is missing or cannot be read is retried while the node runs. The roots are locked: no other node, in
     this process or another, can use them at the same time.
@@ -76,15 +70,15 @@ class Supervisor:
         config: Config | None = None,
         *,
         handlers: Mapping[str, Handler] | None = None,
-        ports: Ports | None = None,
-        status_config: StatusConfig | None = None,
+        status_socket: str | os.PathLike[str] | None = None,
         log: Logger | logging.Logger = STANDARD,
     ) -> None:
-        logger = StandardLog(log) if isinstance(log, logging.Logger) else log
-        self._node = Node(config or Config(), handlers or {}, ports, status_config or StatusConfig(), logger)
-        self._callers = self._node.callers
-        self._send_to_devices = partial(send, self._node.devices.inbox)
-        self._lease_calls = LeaseCalls(self._node.leases, self._callers, self._node.rules.users.own)
+        status = StatusConfig(None if status_socket is None else os.fspath(status_socket))
+        self._begin_with(Node(config or Config(), handlers or {}, None, status, logger_of(log)))
+
+    def _begin_with(self, node: Node) -> None:
+        self._node = node
+        self._callers = node.callers
         self._context: AbstractAsyncContextManager[None] | None = None
 
     @property
@@ -110,10 +104,6 @@ class Supervisor:
     ) -> bool | None:
         assert self._context is not None
         return await self._context.__aexit__(kind, error, trace)
-
-    def unfinished(self) -> Unfinished:
-        """Return what keeps a stopping node from ending."""
-        return self._node.unfinished()
 
     async def add_handler(self, plugin_type: str, handler: Handler) -> None:
         """Serve plugins of ``plugin_type`` from now on. Plugins parked for it are tried at once (behaviour 29).
@@ -165,15 +155,6 @@ class Supervisor:
         """
         await reconfigure(self._node, config)
 
-    async def note_reload(self, refused: str | None) -> None:
-        """Show in health and metrics that the configuration was read again, and why it was ``refused``, if it was.
-
-        Raises:
-          NodeEndedError: if the node has ended.
-        """
-        with self._callers.asking("shows no configuration"):
-            await self._node.status.report(ConfigurationRead(trio.current_time(), refused))
-
     async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment.
 
@@ -181,24 +162,6 @@ class Supervisor:
           NodeEndedError: if the node has ended.
         """
         return await self._node.snapshot()
-
-    async def counts(self) -> PluginCounts:
-        """Return how many plugins are in each state, which costs far less than a snapshot.
-
-        Raises:
-          NodeEndedError: if the node has ended.
-        """
-        counts = await self._callers.ask(self._node.status.report, CountsAsked, "does not count its plugins")
-        return attrs.evolve(counts, queued=self._node.dial_slots.read().waiting)
-
-    def hung(self) -> tuple[str, ...]:
-        """Return the actors that hang and without which the node does nothing, each with the reason.
-
-        A program that a service manager watches should feed its watchdog only while this is empty. A hanging handler is
-        not included, since it delays only the plugins of its type.
-        """
-        failed = [actor for actor in self._node.inboxes.check() if actor.condition is Condition.FAILED]
-        return tuple(f"{actor.actor}: {actor.reason}" for actor in failed if actor.actor in self._node.core)
 
     async def rescan(self) -> None:
         """Request a scan of each root, which makes up for lost inotify events, and return at once.
@@ -220,13 +183,16 @@ class Supervisor:
         await self._callers.ask(self._node.status.report, ScansAwaited, "has not scanned all roots")
 
     @asynccontextmanager
-    async def changes(self) -> AsyncIterator[AsyncIterator[Snapshot | PluginChanged]]:
-        """Open a stream: first a :class:`Snapshot`, then a :class:`PluginChanged` for each change, until the node ends.
+    async def watch(self) -> AsyncIterator[AsyncIterator[PluginStatus]]:
+        """Follow the plugins: all of them first, then each that has changed, until the node ends.
 
         ::
 
-            async with node.changes() as changes:
-                async for change in changes: ...
+            async with node.watch() as changes:
+                async for plugin in changes:
+                    print(plugin.socket, plugin.state)
+
+        ``gone`` is the last state of a socket.
 
         Raises, from the iteration:
           LaggedError: if thousands of changes wait for the reader.
@@ -234,45 +200,26 @@ class Supervisor:
         Raises:
           NodeEndedError: if the node has ended.
         """
-        opened: AbstractAsyncContextManager[AsyncIterator[Snapshot | PluginChanged]]
-        opened = self._callers.stream(self._node.status.report, Subscribed, Unsubscribed, "has no changes to tell")
-        async with opened as changes:
-            yield changes
+        async with self._node.changes() as changes:
+            yield Each(changes, lambda seen: seen.plugins if isinstance(seen, Snapshot) else (seen.plugin,))
 
-    async def devices(self) -> DevicesSnapshot:
-        """Return the resources of device plugins, with their devices.
+    async def devices(self, resource: str | None = None) -> tuple[ResourceStatus, ...]:
+        """Return all resources with their devices, or the one of that name, if there is one.
 
         Raises:
           NodeEndedError: if the node ends before that.
         """
-        return await self._callers.ask(self._send_to_devices, DevicesAsked, "has no devices to show")
+        return tuple(one for one in (await self._node.resources()).resources if resource in (None, one.name))
 
     @asynccontextmanager
-    async def device_changes(self) -> AsyncIterator[AsyncIterator[DevicesSnapshot | ResourceChanged]]:
-        """Open a stream: first a :class:`DevicesSnapshot`, then a :class:`ResourceChanged` for each change.
-
-        ::
-
-            async with node.device_changes() as changes:
-                async for change in changes: ...
-
-        Each change has the whole resource. The stream ends with the node.
-
-        Raises, from the iteration:
-          LaggedError: if thousands of changes wait for the reader.
-
-        Raises:
-          NodeEndedError: if the node has ended.
-        """
-        opened: AbstractAsyncContextManager[AsyncIterator[DevicesSnapshot | ResourceChanged]]
-        send_to, what = self._send_to_devices, "has no devices to show"
-        opened = self._callers.stream(send_to, DevicesSubscribed, DevicesUnsubscribed, what)
-        async with opened as changes:
-            yield changes
+    async def watch_devices(self) -> AsyncIterator[AsyncIterator[ResourceStatus]]:
+        """Follow the resources as :meth:`watch` follows the plugins; each comes with all of its devices."""
+        async with self._node.resource_changes() as changes:
+            yield Each(changes, lambda seen: seen.resources if isinstance(seen, DevicesSnapshot) else (seen.resource,))
 
     def allocate(
         self,
-        wanted: Mapping[str, int],
+        resources: Mapping[str, int],
         *,
         ids: Sequence[str] = (),
         include: Sequence[str] = (),
@@ -290,7 +237,7 @@ class Supervisor:
                 devices = lease.devices["vendor.com/gpu"]
                 variables = lease.answer.env
 
-        ``wanted`` has the number of devices of each resource: all are given, or none. For a single resource, ``ids``
+        ``resources`` has the number of devices of each: all are given, or none. For a single resource, ``ids``
         names exactly the devices to give, and ``include`` names some of them. Without ``wait`` there is a lease at once
         or an error; with it, the caller waits in line for that many seconds. A lease with an ``id`` is given again to
         the same process for the same request, and ends with any of these blocks. Devices of a ``pool`` are given only
@@ -303,40 +250,44 @@ class Supervisor:
           AllocationError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
           NodeEndedError: if the node ends before that.
         """
-        request = request_of(wanted, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing)
-        return self._lease_calls.allocate(request, id, wait)
+        request = request_of(
+            resources, ids=ids, include=include, labels=labels, pool=pool, ignore_missing=ignore_missing
+        )
+        return self._node.lease_calls.allocate(request, id, wait)
 
-    async def leases(self) -> LeasesSnapshot:
-        """Return all leases.
-
-        Raises:
-          NodeEndedError: if the node ends before that.
-        """
-        return await self._lease_calls.snapshot()
-
-    def lease_changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | LeaseChanged]]:
-        """Open a stream: first a :class:`LeasesSnapshot`, then a :class:`LeaseChanged` for each change.
-
-        Read it like the stream of :meth:`device_changes`.
-        """
-        return self._lease_calls.changes()
-
-    async def release(self, *ids: str) -> Released:
-        """End leases, whoever has them; return which of them existed.
+    async def leases(self, prefix: str = "") -> tuple[Lease, ...]:
+        """Return all leases, or those whose ids begin with ``prefix``.
 
         Raises:
           NodeEndedError: if the node ends before that.
         """
-        return await self._lease_calls.release(ids)
+        found = (await self._node.lease_calls.snapshot()).leases
+        return tuple(lease for lease in found if lease.id.startswith(prefix))
 
-    async def renew(self, id: str) -> Lease:  # noqa: A002 - the word of the command
+    @asynccontextmanager
+    async def watch_leases(self) -> AsyncIterator[AsyncIterator[Lease]]:
+        """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
+        async with self._node.lease_calls.changes() as changes:
+            yield Each(changes, lambda seen: seen.leases if isinstance(seen, LeasesSnapshot) else (seen.lease,))
+
+    async def release(self, lease: str) -> None:
+        """End a lease, whoever has it.
+
+        Raises:
+          AllocationError: if there is none of that id.
+          NodeEndedError: if the node ends before that.
+        """
+        if (await self._node.lease_calls.release([lease])).unknown:
+            raise AllocationError(Problem.UNKNOWN, f"there is no lease {lease}")
+
+    async def renew(self, lease: str) -> Lease:
         """Restart the time limit of a lease.
 
         Raises:
           AllocationError: if there is no such lease, or it has no time limit.
           NodeEndedError: if the node ends before that.
         """
-        return await self._lease_calls.renew(id)
+        return await self._node.lease_calls.renew(lease)
 
     async def drain(
         self, resource: str | None, device: str | None = None, *, reason: str = "", until: float | None = None
@@ -350,7 +301,7 @@ class Supervisor:
           AllocationError: if it cannot be written, or there are too many drains.
           NodeEndedError: if the node ends before that.
         """
-        return await self._lease_calls.drain(DrainTarget(resource, device), reason, until)
+        return await self._node.lease_calls.drain(DrainTarget(resource, device), reason, until)
 
     async def undrain(self, resource: str | None, device: str | None = None) -> Drain:
         """Put what :meth:`drain` took out of service back; return the drain that has ended.
@@ -359,7 +310,7 @@ class Supervisor:
           AllocationError: if it is not drained, or that cannot be written.
           NodeEndedError: if the node ends before that.
         """
-        return await self._lease_calls.undrain(DrainTarget(resource, device))
+        return await self._node.lease_calls.undrain(DrainTarget(resource, device))
 
     def dra_driver(self, name: str) -> DRADriver:
         """Return the DRA driver ``name``, which can prepare the devices of resource claims.
@@ -383,39 +334,36 @@ class Supervisor:
         """
         self._callers.check_began()
         wanted = (StateName.REGISTERED, StateName.OBSERVED)
-        async with self.changes() as changes:
-            async for change in changes:
-                plugins = change.plugins if isinstance(change, Snapshot) else (change.plugin,)
-                for plugin in plugins:
-                    if plugin.name == name and type in (None, plugin.type) and plugin.state in wanted:
-                        return plugin
+        async with self.watch() as changes:
+            async for plugin in changes:
+                if plugin.name == name and type in (None, plugin.type) and plugin.state in wanted:
+                    return plugin
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
-    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+    async def retry(self, target: str, *, facts: bool = False) -> tuple[RetryAnswer, ...]:
         """Try now, with a fresh backoff; return for each socket whether it is tried, empty if none is known.
 
-        ``target`` is a socket path, or the name of a plugin.
+        ``target`` is a socket path, or the name of a plugin. With ``facts``, registered plugins are asked for their
+        facts again instead, and their status has the answers later.
 
         Raises:
           NodeEndedError: if the node ends before it answers.
         """
-        plugins = (await self.snapshot()).plugins
+        found = [plugin for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)]
+        if facts:
+            return ask_for_facts(self._node.links.refresh_facts, found)
         answers: list[RetryAnswer] = []
         # A socket that has just appeared is not shown yet, but is known by its path.
-        for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)] or [target]:
+        for socket in [plugin.socket for plugin in found] or [target]:
             question, what = partial(RetryAsked, socket), f"{target!r} was not tried again"
             answers += (await self._callers.ask(self._node.reconciler.report, question, what)).answers
         return tuple(answers)
 
-    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Ask registered plugins for their facts again; return for each whether that is done.
 
-        ``target`` is a socket path, or the name of a plugin. Their status has the answers later.
+class NodeSupervisor(Supervisor):
+    """The face of a node that the daemon or a test tool has made, with what these ask beside embedding programs."""
 
-        Raises:
-          NodeEndedError: if the node has ended.
-        """
-        plugins = (await self.snapshot()).plugins
-        return ask_for_facts(
-            self._node.links.refresh_facts, [plugin for plugin in plugins if target in (plugin.socket, plugin.name)]
-        )
+    def __init__(self, node: Node) -> None:
+        self._begin_with(node)
+        self.counts, self.hung = node.counts, node.hung
+        self.note_reload, self.unfinished = node.note_reload, node.unfinished

@@ -12,105 +12,75 @@
         assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
 
 **The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
-memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has four fixtures (:data:`FIXTURES`). Name it in
-``pytest_plugins`` of your ``conftest.py``. ``node`` is a running :class:`SimulatedNode`; override ``plugind_config``
+memory. The pytest plugin ``plugind.actors.simulation.pytest_plugin`` has four fixtures. Name it in ``pytest_plugins``
+of your ``conftest.py``. ``node`` is a running :class:`SimulatedNode`; override ``plugind_config``
 and ``plugind_handlers`` to choose its configuration and handlers. Without pytest, write
 ``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``.
 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
-each :class:`Call` to it, with the :class:`Reaction` of a fake. A fake device plugin serves :class:`FakeDevices`, which
-lists each :class:`Device` and reports :class:`DeviceOptions`; its attributes choose the answer to each
-:class:`AllocationCall`. The attributes of a :class:`FakeCSIDriver` choose its identity, its health and the answer to
-each :class:`CSICall`. A :class:`FakeDRADriver` prepares claims and sends a :class:`DeviceReport` with the
-:class:`DeviceStatus` of each device; its attributes choose the answer to each :class:`DRACall`. Assign an
+each :class:`Call` to it. A fake device plugin serves :class:`FakeDevices`, which lists each :class:`Device` and reports
+:class:`DeviceOptions`; its attributes choose the answer to each :class:`AllocationCall`. The attributes of a
+:class:`FakeCSIDriver` choose its identity, its health and the answer to each :class:`CSICall`. Assign an
 :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
-:class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
-links. :func:`play` lets plugins appear, change and fail at random, by seed, and checks an invariant of your handler.
+:class:`Takes`; it records its calls. With ``follows=True`` it also follows its plugins, and has their
+links. :func:`connected` has a channel in memory to services of yours, for tests of a handler's own calls.
+:func:`play` lets plugins appear, change and fail at random, by seed, and checks an invariant of your handler.
 
-**Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
-:meth:`SimulatedNode.hang` hangs one. ``node.directory`` drops, delays and overflows events and fails scans
-(:class:`MemoryDirectory`); ``node.network`` refuses connections (:class:`MemoryNetwork`); ``node.stop()``,
+**Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS`, and :meth:`SimulatedNode.hang` hangs
+one. ``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.stop()``,
 ``node.kill()`` and ``node.start()`` restart the daemon.
 
 **A real daemon.** :func:`daemon`, and the fixture ``plugind_daemon``, run a :class:`RunningDaemon` for the tests of
-plugins in any language, each a :class:`PluginProcess`. Its waits raise :class:`DaemonTestError`.
+plugins in any language, each a :class:`PluginProcess`.
 
-**Errors.** :class:`NotRegisteredError` and :class:`NotSettledError` show the state of each socket, :class:`LeakError`
-shows what was left open, and :class:`NodeEndedError` says that the node ended during a call.
+**Errors.** The :class:`WaitFailedError` of a wait shows the state of each socket, and :class:`LeakError` what was left
+open.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
+from .actors.grpc.server.serve import Service
 from .actors.simulation.csi_drivers import CSICall, FakeCSIDriver
-from .actors.simulation.daemon import DaemonTestError, PluginProcess, RunningDaemon, daemon
+from .actors.simulation.daemon import PluginProcess, RunningDaemon, daemon
 from .actors.simulation.device_plugins import AllocationCall, FakeDevices
 from .actors.simulation.directory import MemoryDirectory
-from .actors.simulation.dra_drivers import DRACall, FakeDRADriver
-from .actors.simulation.faults import ACTORS, InjectedError
-from .actors.simulation.handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
-from .actors.simulation.network import Accepting, MemoryNetwork
-from .actors.simulation.node import (
-    DEFAULT_CONFIG,
-    ROOT,
-    Entry,
-    LeakError,
-    NotRegisteredError,
-    NotSettledError,
-    SimulatedNode,
-)
+from .actors.simulation.faults import ACTORS, WaitFailedError
+from .actors.simulation.handlers import Fails, FakeHandler, Hangs, Takes
+from .actors.simulation.network import Accepting
+from .actors.simulation.node import DEFAULT_CONFIG, LeakError, SimulatedNode
 from .actors.simulation.plugins import Call, FakePlugin, PluggedIn
-from .actors.simulation.reactions import Reaction
 from .actors.simulation.scripts import play
-from .protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from .actors.simulation.streams import connected
 from .protocol.plugins.devices import Device, DeviceOptions
-from .supervisor import NodeEndedError
 
 __all__ = [
     "ACTORS",
     "DEFAULT_CONFIG",
-    "FIXTURES",
-    "ROOT",
     "Accepting",
     "AllocationCall",
     "CSICall",
     "Call",
-    "DRACall",
-    "DaemonTestError",
     "Device",
     "DeviceOptions",
-    "DeviceReport",
-    "DeviceStatus",
-    "Entry",
     "Fails",
     "FakeCSIDriver",
-    "FakeDRADriver",
     "FakeDevices",
-    "FakeFollower",
     "FakeHandler",
     "FakePlugin",
-    "HandlerCall",
     "Hangs",
-    "InjectedError",
     "LeakError",
     "MemoryDirectory",
-    "MemoryNetwork",
-    "NodeEndedError",
-    "NotRegisteredError",
-    "NotSettledError",
     "PluggedIn",
     "PluginProcess",
-    "Reaction",
     "RunningDaemon",
+    "Service",
     "SimulatedNode",
     "Takes",
+    "WaitFailedError",
+    "connected",
     "daemon",
     "play",
 ]
-
-#: The names of the fixtures that the pytest plugin adds.
-FIXTURES: Final = ("node", "plugind_config", "plugind_daemon", "plugind_handlers")

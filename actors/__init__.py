@@ -15,7 +15,7 @@ An arrow leads to an inbox, which is a Trio memory channel; beside it are messag
       │        │ │ └── StateChanged, OwnerChanged ─────────────────────────────────► the view,
       │        │ └──── ListenerFound, ListenerLost ───── Liveness ─ ServingChanged ► the socket
       │        └────── WatchLiveness, UnwatchLiveness ─────► ▲                         ▲
-      └─────────────── RootReported ───────────────────────────────────────────────────┘
+      └─────────────── RootStatus ───────────────────────────────────────────────────┘
 
     Followers ── InstanceAdded, ListReceived … ──► Devices ── OfferChanged, OfferEnded ──► Leases ◄── callers
         ▲  └──────────── Allocated, AllocationRefused, AllocationLost, Preferred ──────────► │ ▲

@@ -36,7 +36,6 @@ from trio import _channel
 from plugind import Config, Handler, Root, Supervisor
 from plugind.actors.logs.lines import Log
 from plugind.actors.registration import timers, tries
-from plugind.actors.status.actor import StatusConfig
 from plugind.benchmarks import simulated
 from plugind.benchmarks.peers.judging import handlers
 from plugind.benchmarks.peers.with_links import Following
@@ -144,8 +143,7 @@ async def storm(server: ServerProcess, root: Path, count: Count, log: Log, csi: 
             rescan=_PATIENCE,
             health_checks=HealthChecks(off={"CSIPlugin"}),
         )
-        status = StatusConfig(str(root.parent / "status.sock"))
-        async with Supervisor(config, handlers=judging, status_config=status, log=log) as node:
+        async with Supervisor(config, handlers=judging, status_socket=root.parent / "status.sock", log=log) as node:
             await node.wait_scanned()
             await trio.sleep(0.5)
             with count(REGISTRATION):

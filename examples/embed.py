@@ -20,6 +20,8 @@ from plugind import Config, Plugin, PluginError, Root, Supervisor
 class ColourHandler:
     """The consumer of plugins of type ``ColourPlugin``. A handler needs only these three methods."""
 
+    follow = None
+
     async def validate(self, plugin: Plugin) -> None:
         """Raise an error if the plugin is not acceptable; the plugin gets the text of the error."""
         if not plugin.name.endswith(".example.com"):

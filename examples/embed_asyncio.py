@@ -24,6 +24,8 @@ from plugind import Config, Plugin, Root, Supervisor
 class ColourHandler:
     """A handler runs on Trio, so it passes what asyncio is to do on to a queue."""
 
+    follow = None
+
     def __init__(self, news: asyncio.Queue[str]) -> None:
         self.news = news
 

@@ -23,7 +23,6 @@ import trio
 
 from plugind import Config, InstancePolicy, Plugin, PluginError, Root, Supervisor
 from plugind.actors.grpc.client.dial import dial
-from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
@@ -38,6 +37,8 @@ SUPPORTED_VERSIONS = ("v1beta2", "v1beta1")
 
 class ExampleHandler:
     """Registers example plugins, with the newest version of the example service that both sides support."""
+
+    follow = None
 
     #: If two sockets offer the same name, both are kept, and the newer one is active.
     instances = InstancePolicy.NEWEST
@@ -89,11 +90,9 @@ async def call_example(endpoint: str, version: str) -> str:
 async def main(root: str) -> None:
     """Run a node with this handler on the directory ``root``, and print each change of state, until Ctrl-C."""
     config = Config(roots=(Root(root),))
-    async with Supervisor(config, handlers={"ExamplePlugin": ExampleHandler()}) as node, node.changes() as changes:
-        async for change in changes:
-            plugins = change.plugins if isinstance(change, Snapshot) else (change.plugin,)
-            for plugin in plugins:
-                print(plugin.socket, plugin.name or "?", plugin.state, plugin.reason or "", flush=True)
+    async with Supervisor(config, handlers={"ExamplePlugin": ExampleHandler()}) as node, node.watch() as changes:
+        async for plugin in changes:
+            print(plugin.socket, plugin.name or "?", plugin.state, plugin.reason or "", flush=True)
 
 
 if __name__ == "__main__":

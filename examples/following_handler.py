@@ -20,7 +20,7 @@ import sys
 import trio
 from grpclib.exceptions import GRPCError
 
-from plugind import Config, Health, Link, Plugin, PluginError, Root, StatusConfig, Supervisor
+from plugind import Config, Health, Link, Plugin, PluginError, Root, Supervisor
 from plugind.protocol.proto.health_v1_grpc import HealthStub
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 
@@ -75,7 +75,7 @@ async def main(root: str, status: str) -> None:
     """Run a node with this handler on the directory ``root``, and serve its status, until Ctrl-C."""
     config = Config(roots=(Root(root),))
     handlers = {"WatchedPlugin": WatchingHandler()}
-    async with Supervisor(config, handlers=handlers, status_config=StatusConfig(status)):
+    async with Supervisor(config, handlers=handlers, status_socket=status):
         await trio.sleep_forever()
 
 

@@ -30,15 +30,14 @@ async def main(root: str) -> None:
             for name, text in (lease.answer.env if lease.answer else {}).items():
                 print(f"the plugin says: {name}={text}", flush=True)
             await ask_for_too_many(node)
-        print(f"leases: {len((await node.leases()).leases)}", flush=True)
+        print(f"leases: {len(await node.leases())}", flush=True)
 
 
 async def wait_for_devices(node: Supervisor) -> None:
     """Return once there is a healthy device."""
-    async with node.device_changes() as changes:
-        async for _ in changes:
-            found = (await node.devices()).find(GPU)
-            if found is not None and found.allocatable:
+    async with node.watch_devices() as changes:
+        async for resource in changes:
+            if resource.name == GPU and resource.allocatable:
                 return
 
 

@@ -40,6 +40,29 @@ def instance_of(kind: type) -> Check:
     return check
 
 
+def refusing_text(_: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Have the fields of a class that are collections refuse a text, whose characters would be their members.
+
+    It is a ``field_transformer`` of attrs.
+    """
+    return [
+        _refusing_text(field) if str(field.type).startswith(("tuple[", "frozenset[")) else field for field in fields
+    ]
+
+
+def _refusing_text(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
+    def refuse(value: object, owner: object, attribute: attrs.Attribute[Any]) -> object:
+        if isinstance(value, str):
+            example = f"Root({value!r})" if str(attribute.type).startswith("tuple[Root,") else repr(value)
+            raise ConfigError(
+                f"{type(owner).__name__}.{attribute.name} is {value!r}: it must be a collection, such as ({example},)"
+            )
+        return value
+
+    first = attrs.Converter(refuse, takes_self=True, takes_field=True)
+    return field.evolve(converter=first if field.converter is None else attrs.converters.pipe(first, field.converter))
+
+
 def each_instance_of(kind: type) -> Check:
     """Return a validator that accepts only tuples and lists of instances of ``kind``."""
     each = instance_of(kind)

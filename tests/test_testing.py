@@ -12,7 +12,7 @@ from plugind.actors.simulation import pytest_plugin
 
 def test_no_name_of_the_test_kit_is_public_by_accident() -> None:
     public = {name for name in vars(plugind.testing) if not name.startswith("_")}
-    assert public - set(plugind.testing.__all__) == {"annotations", "Final"}
+    assert public - set(plugind.testing.__all__) == {"annotations"}
 
 
 def test_the_fixtures_have_the_names_that_are_published() -> None:
@@ -21,7 +21,7 @@ def test_the_fixtures_have_the_names_that_are_published() -> None:
         for name, member in vars(pytest_plugin).items()
         if type(member).__name__ == "FixtureFunctionDefinition"
     }
-    assert fixtures == set(plugind.testing.FIXTURES)
+    assert fixtures == {"node", "plugind_config", "plugind_daemon", "plugind_handlers"}
 
 
 CLASSES = [name for name in plugind.testing.__all__ if inspect.isclass(getattr(plugind.testing, name))]

@@ -102,7 +102,7 @@ class Client:
 
         async def main() -> None:
             client = Client()
-            await client.wait("csi.example.com")
+            await client.wait_for("csi.example.com")
             for plugin in await client.list():
                 print(plugin.name, plugin.state)
 
@@ -175,7 +175,7 @@ class Client:
         async with self._lines("/v1/devices/watch") as found:
             yield DevicesWatch(found, resource_from_json, self.devices)
 
-    async def wait(self, *names: str, timeout: float = 60.0) -> None:
+    async def wait_for(self, *names: str, timeout: float = 60.0) -> None:
         """Wait until plugins of these names are registered. The daemon need not run yet.
 
         Raises:
@@ -191,17 +191,15 @@ class Client:
         """
         await self._follow(AwaitedDevices(wanted), timeout)
 
-    async def retry(self, target: str) -> tuple[RetryAnswer, ...]:
+    async def retry(self, target: str, *, facts: bool = False) -> tuple[RetryAnswer, ...]:
         """Have the plugins of a name tried now, or the one of a socket; return for each socket what follows.
+
+        With ``facts``, registered plugins are asked anew for what :meth:`describe` tells of them.
 
         Raises:
           DaemonError: with the status 404 if there is none.
         """
-        return await self._ask(requests.retry(target))
-
-    async def ask_for_facts(self, target: str) -> tuple[RetryAnswer, ...]:
-        """Have registered plugins asked anew for what :meth:`describe` tells of them; see :meth:`retry`."""
-        return await self._ask(requests.retry(target, facts=True))
+        return await self._ask(requests.retry(target, facts=facts))
 
     @asynccontextmanager
     async def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> AsyncIterator[Serving]:

@@ -106,7 +106,7 @@ class SyncClient:
         from plugind.client import SyncClient
 
         client = SyncClient()
-        client.wait("csi.example.com")
+        client.wait_for("csi.example.com")
         for plugin in client.list():
             print(plugin.name, plugin.state)
 
@@ -158,10 +158,9 @@ class SyncClient:
         with Entered(self._client.watch_devices()) as found:
             yield SyncWatch(found)
 
-    wait = _blocking(Client.wait)
+    wait_for = _blocking(Client.wait_for)
     wait_for_devices = _blocking(Client.wait_for_devices)
     retry = _blocking(Client.retry)
-    ask_for_facts = _blocking(Client.ask_for_facts)
 
     @contextmanager
     def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> Iterator[SyncServing]:

@@ -30,7 +30,6 @@ from ..io.connecting import MAX_PATH
 from ..simulation.csi_drivers import FakeCSIDriver
 from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin
-from ..status.actor import StatusConfig
 from .demo_display import Display, Guide
 from .ending import EXIT_FAILED, EXIT_OK
 from .fake import FakeSpec, run_fake
@@ -152,7 +151,7 @@ async def _demo(once: bool) -> int:
         root, status = f"{directory}/plugins", f"{directory}/status.sock"
         display = Display(guide(status), live=sys.stdout.isatty(), once=once)
         settled = False
-        node = Supervisor(Config(roots=(Root(root),)), status_config=StatusConfig(socket=status), log=SILENT)
+        node = Supervisor(Config(roots=(Root(root),)), status_socket=status, log=SILENT)
         # Whatever ends the demo, its plugins end first and then the node, as on a real machine.
         async with node, trio.open_nursery() as nursery:
             await nursery.start(_cancel_at_signal, nursery.cancel_scope)

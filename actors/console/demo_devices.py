@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 import attrs
 
-from ...protocol.devices.messages import ResourceChanged
-from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
 from ...protocol.leases.values import Lease, LeaseState
-from ...protocol.plugins.devices import DevicesSnapshot, DeviceStatus, ResourceState, ResourceStatus
+from ...protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
 from .phrases import duration, exact, text
 
 
@@ -22,17 +19,12 @@ class DeviceLines:
     _said: dict[str, str] = attrs.field(factory=dict)
     _leases: dict[str, Lease] = attrs.field(factory=dict)
 
-    def take(self, change: DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged) -> list[str]:
+    def take(self, change: ResourceStatus | Lease) -> list[str]:
         """Record a report of the node; return the new lines, one for each changed resource."""
-        match change:
-            case DevicesSnapshot() | ResourceChanged():
-                resources = change.resources if isinstance(change, DevicesSnapshot) else (change.resource,)
-                self._resources |= {resource.name: resource for resource in resources}
-            case LeasesSnapshot() | LeaseChanged():
-                leases = change.leases if isinstance(change, LeasesSnapshot) else (change.lease,)
-                self._leases |= {lease.id: lease for lease in leases}
-            case _:
-                assert_never(change)
+        if isinstance(change, Lease):
+            self._leases[change.id] = change
+        else:
+            self._resources[change.name] = change
         return [*self._new_lines()]
 
     def _new_lines(self) -> Iterator[str]:

@@ -13,11 +13,9 @@ import attrs
 import trio
 from trio_util import periodic
 
-from ...protocol.devices.messages import ResourceChanged
 from ...protocol.handlers.csi import TOPOLOGY
-from ...protocol.leases.replies import LeaseChanged, LeasesSnapshot
-from ...protocol.messages.status import PluginChanged, Snapshot
-from ...protocol.plugins.devices import DevicesSnapshot
+from ...protocol.leases.values import Lease
+from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.info import CSI
 from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.status.json import plugin_to_json
@@ -63,8 +61,8 @@ _LEGEND = 15
 _INDENT = "  "
 
 
-#: The node's reports about plugins, devices and leases.
-Change = Snapshot | PluginChanged | DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged
+#: What the node shows anew.
+Change = PluginStatus | ResourceStatus | Lease
 
 
 @attrs.frozen
@@ -117,9 +115,9 @@ class Display:
         sender, changes = trio.open_memory_channel[Change](0)
         async with trio.open_nursery() as nursery:
             with sender:
-                nursery.start_soon(_pass_on, node.changes, sender.clone())
-                nursery.start_soon(_pass_on, node.device_changes, sender.clone())
-                nursery.start_soon(_pass_on, node.lease_changes, sender.clone())
+                nursery.start_soon(_pass_on, node.watch, sender.clone())
+                nursery.start_soon(_pass_on, node.watch_devices, sender.clone())
+                nursery.start_soon(_pass_on, node.watch_leases, sender.clone())
             follow = self._follow_live if self.live else self._follow_plain
             settled = await follow(changes, complete)
             nursery.cancel_scope.cancel()
@@ -127,10 +125,9 @@ class Display:
 
     def take(self, change: Change) -> list[str]:
         """Record a report of the node; return the new lines about devices and facts."""
-        if isinstance(change, DevicesSnapshot | ResourceChanged | LeasesSnapshot | LeaseChanged):
+        if not isinstance(change, PluginStatus):
             return self.devices.take(change)
-        for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-            self.plugins[plugin.socket] = plugin
+        self.plugins[change.socket] = change
         said, self.facts = self.facts, fact_lines(self.plugins.values())
         return [line for line in self.facts if line not in said]
 
@@ -207,16 +204,16 @@ def _said_of(change: Change, new: list[str], said: dict[str, str]) -> Iterator[s
 
     ``said`` has the last line about each plugin, which is not repeated.
     """
-    then = time.time() - trio.current_time() + change.time
-    if isinstance(change, PluginChanged):
-        plugin = plugin_to_json(change.plugin, change.time, then)
+    now = time.time()
+    if isinstance(change, PluginStatus):
+        plugin = plugin_to_json(change, trio.current_time(), now)
         words = said_of(plugin)
-        if said.get(change.plugin.socket) != words:
-            said[change.plugin.socket] = words
-            yield change_line({"time": then, **plugin})
-    what = "facts" if isinstance(change, Snapshot | PluginChanged) else "devices"
+        if said.get(change.socket) != words:
+            said[change.socket] = words
+            yield change_line({"time": now, **plugin})
+    what = "facts" if isinstance(change, PluginStatus) else "devices"
     for line in new:
-        yield f"{time_of_day(then, time.time())}  {what:<11}  {line}\n"
+        yield f"{time_of_day(now, now)}  {what:<11}  {line}\n"
 
 
 def screen(

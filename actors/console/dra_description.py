@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from ...protocol.handlers.dra_facts import CONNECTED, DEVICE, DEVICE_HEALTH, DEVICES, SERVICE, USABLE
-from ...protocol.handlers.dra_health import DeviceStatus
+from ...protocol.handlers.dra_health import DRADeviceHealth
 from ...protocol.plugins.info import DRA
 from ...protocol.status.json import Json
 from .answers import Plugin
@@ -46,7 +46,7 @@ def _facts(plugin: Plugin) -> Mapping[str, Json] | None:
 
 def _is_ill(key: str, said: Json) -> bool:
     """Whether a fact is about a device that is not healthy."""
-    return key.startswith(DEVICE) and not str(said).startswith(DeviceStatus.HEALTHY)
+    return key.startswith(DEVICE) and not str(said).startswith(DRADeviceHealth.HEALTHY)
 
 
 def _connection(said: str) -> str:

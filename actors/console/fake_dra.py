@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from ...protocol.handlers.dra import HEALTH_SERVICES
-from ...protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from ...protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from ...protocol.plugins.info import DRA, DRA_SERVICES
 from ..simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from ..simulation.plugins import Call, now, pid_of
@@ -24,7 +24,7 @@ _CALLS = {
     "watch": DRACall.WATCH,
     "check": DRACall.CHECK,
 }
-_STATUSES = {status.lower(): status for status in DeviceStatus}
+_STATUSES = {status.lower(): status for status in DRADeviceHealth}
 _USAGE = (
     "the commands are: healthy POOL/DEVICE, unhealthy POOL/DEVICE [TEXT], unknown POOL/DEVICE, gone POOL/DEVICE,"
     f" serving, not-serving, answer CALL, refuse CALL, lack CALL, hang CALL; CALL is all or {', '.join(_CALLS)}"

@@ -24,7 +24,6 @@ from ...protocol.plugins.info import Plugin
 from ...protocol.settings.config import Config, Root
 from ...supervisor import Supervisor
 from ..handlers.remote import RemoteHandler, RemoteHandlers, Session
-from ..status.memory import StatusConfig
 from .ending import EXIT_FAILED, EXIT_OK, CommandError, say
 
 #: Seconds for an answer, and for a handler to connect for the first time or again.
@@ -64,7 +63,7 @@ async def _check(plugin_type: str, name: str, command: Sequence[str], *, keeps: 
         status, root = f"{directory}/status.sock", f"{directory}/plugins"
         os.mkdir(root)
         config = Config(roots=(Root(root),), handler_uids={plugin_type: frozenset({os.getuid()})})
-        async with Supervisor(config, status_config=StatusConfig(socket=status), log=SILENT) as node:
+        async with Supervisor(config, status_socket=status, log=SILENT) as node:
             handlers = node.internals.remote_handlers()
             probe = Probe(handlers, handlers.by_type[plugin_type], name, command, status)
             async with probe.started():

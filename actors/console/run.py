@@ -23,13 +23,14 @@ from ...protocol.plugins.info import BUILT_IN_TYPES, MAX_INSTANCES
 from ...protocol.settings.config import DEFAULT_ROOT, Config, ReadyWhen, Timeouts
 from ...protocol.values import complete_classes
 from ...protocol.version import __version__
-from ...supervisor import NodeEndedError, Supervisor
+from ...supervisor import NodeEndedError, NodeSupervisor
 from ..discovery.roots import RootBusyError
 from ..io.config_files import DEFAULT_FILE
 from ..io.descriptors import raise_descriptor_limit
 from ..logs.journal import log_of
 from ..logs.lines import DaemonLog
 from ..node.handlers import installed_handlers
+from ..node.node import Node
 from ..node.supervision import GaveUpError
 from ..status.actor import StatusConfig
 from .arguments import (
@@ -446,7 +447,7 @@ def tune_gc() -> None:
     gc.set_threshold(5_000, 5, 1_000)
 
 
-def stop_limit(node: Supervisor, log: DaemonLog) -> StopLimit:
+def stop_limit(node: NodeSupervisor, log: DaemonLog) -> StopLimit:
     """Return when the process is ended by force: after the grace of the node, and as much time again.
 
     A node ends within its grace, unless code blocks the loop or a task cannot be cancelled.
@@ -454,7 +455,7 @@ def stop_limit(node: Supervisor, log: DaemonLog) -> StopLimit:
     return StopLimit(lambda: 2 * node.config.timeouts.stop_grace, partial(end_by_force, node, log))
 
 
-def end_by_force(node: Supervisor, log: DaemonLog, seconds: float) -> NoReturn:
+def end_by_force(node: NodeSupervisor, log: DaemonLog, seconds: float) -> NoReturn:
     """End a process whose node has not stopped, and report what has not ended. Nothing else ends a shielded task."""
     unfinished = node.unfinished()
     actors, calls = ", ".join(unfinished.actors), ", ".join(unfinished.calls)
@@ -479,6 +480,6 @@ async def run_daemon(settings: Configured, read: Callable[[], Configured] | None
     )
     # A node that observes calls no handlers.
     handlers = {} if config.observe else installed_handlers()
-    node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
+    node = NodeSupervisor(Node(config, handlers, None, status_config, log))
     warn_of_types(config, {*BUILT_IN_TYPES, *handlers, *config.handler_uids, *config.handler_grace}, log)
     await serve(node, log, config, settings.status_path, reloader, stop_limit(node, log))

@@ -24,7 +24,7 @@ from ...protocol.backoff import Backoff
 from ...protocol.discovery.device_directory import taken
 from ...protocol.errors import ConfigError, leaves
 from ...protocol.messages.discovery import ScanCompleted
-from ...protocol.messages.status import RootReported
+from ...protocol.messages.status import RootStatus
 from ...protocol.plugins.status import Watching
 from ...protocol.registration.crashes import in_one_line
 from ..discovery.directory import describe
@@ -61,7 +61,7 @@ class DeviceServer:
         self._failures = 0
         #: Whether it has served since its last crash.
         self._has_served = False
-        self._report = RootReported(config.path, Watching.UNAVAILABLE, 0.0)
+        self._report = RootStatus(config.path, Watching.UNAVAILABLE, 0.0)
 
     def hold(self) -> None:
         """Check and lock the directory before the node starts; see :meth:`DeviceDirectory.hold`."""

@@ -4,7 +4,7 @@ A watcher alternates between a rescan of everything and following events (behavi
 rescan is due, how soon to try again after an error, and how often an overflow may cause a rescan. Its
 :class:`~plugind.actors.discovery.scanner.Scanner` does the work, and sends to the reconciler what appears and vanishes.
 A rescan returns a :class:`~plugind.actors.discovery.scanner.ScanReport`, which the watcher turns into ``ScanCompleted``
-for the reconciler and ``RootReported`` for the status actor.
+for the reconciler and ``RootStatus`` for the status actor.
 
 When a dial has found another file at a path, ``LookNow`` makes the watcher look there at once (fault 41).
 """
@@ -23,7 +23,7 @@ from ...protocol.discovery.sockets import Discovery
 from ...protocol.messages.config import TrustChanged
 from ...protocol.messages.discovery import LookNow, RescanNow, ScanCompleted, WatcherMessage
 from ...protocol.messages.reconciler import ReconcilerMessage
-from ...protocol.messages.status import RootReported, StatusMessage
+from ...protocol.messages.status import RootStatus, StatusMessage
 from ...protocol.plugins.status import Watching
 from ...protocol.trust.directories import DirectoryReport, Trusts, count, trusts_nobody, worst
 from ...protocol.values import record, value
@@ -153,7 +153,7 @@ class _Watcher:
         self._to_look_at: dict[str, None] = {}
         self._last_look = -_LOOK_GAP
         #: The last report to the status actor, whose counters go on.
-        self._report = RootReported(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
+        self._report = RootStatus(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
 
     async def rescan(self) -> None:
         """Rescan everything and report. This is the same at the start, on schedule and after an error."""

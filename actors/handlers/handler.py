@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import ConfigError
 from ...protocol.plugins.info import InstancePolicy, Plugin
 
+if TYPE_CHECKING:
+    from .link import Link
+
 
 class Handler(Protocol):
-    """The consumer of one plugin type: a class with these three methods.
+    """The consumer of one plugin type: a class with these four methods; ``follow`` may be None.
 
     For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
     deregister. Each register is followed by exactly one deregister, even if register raised. One call runs at a time
@@ -32,13 +35,15 @@ class Handler(Protocol):
     decides what happens when several sockets offer the same name. Without it, all are registered and the newest is
     active.
 
-    A class can also have a method ``async def follow(self, plugin, link)``. It is called for each instance once
-    ``register`` has succeeded, runs in its own task for as long as the instance is registered, and is cancelled just
-    before ``deregister`` is called; then it has 5 seconds to end. If it raises or returns, it is called again after 1
-    second, 2 seconds, and so on up to 30; the registration does not change. ``link``, a
-    :class:`~plugind.actors.handlers.link.Link`, connects to the plugin's endpoint, tells whether the instance is the
-    active one of its name, and takes reports of the plugin's health. ``register`` gets the same link if its second
-    parameter is called ``link``.
+    ``follow`` is called for each instance once ``register`` has succeeded, runs in its own task for as long as the
+    instance is registered, and is cancelled just before ``deregister`` is called; then it has 5 seconds to end. If it
+    raises or returns, it is called again after 1 second, 2 seconds, and so on up to 30; the registration does not
+    change. ``link``, a :class:`~plugind.actors.handlers.link.Link`, connects to the plugin's endpoint, tells whether
+    the instance is the active one of its name, and takes reports of the plugin's health. ``register`` gets the same
+    link if its second parameter is called ``link``.
+
+    A handler that follows no plugins has ``follow = None``. Without type checks that line can be left out; with them, a
+    misspelt ``follow`` is an error.
     """
 
     def validate(self, plugin: Plugin) -> Awaitable[None] | None:
@@ -53,6 +58,10 @@ class Handler(Protocol):
 
     def deregister(self, plugin: Plugin) -> Awaitable[None] | None:
         """Stop using the plugin: its socket is gone or replaced, or the registration failed."""
+
+    @property
+    def follow(self) -> Callable[[Plugin, Link], Awaitable[None]] | None:
+        """A method ``async def follow(self, plugin, link)``, or None."""
 
 
 METHODS = ("validate", "register", "deregister")

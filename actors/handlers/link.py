@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from ...protocol.identity import Identity
+from ...protocol.plugins.devices import Device
 from ...protocol.plugins.health import Health
 from ...protocol.plugins.info import Plugin
 from ..grpc.client.channel import Channel
@@ -120,6 +121,17 @@ class Link(Protocol):
         ``note`` can start a task that waits in :meth:`facts_asked`, so that no task need wait before. It is called at
         once if somebody has asked since :meth:`facts_asked` returned last, and must neither wait nor raise. A later
         call of this method replaces ``note``. Requests that come while there is no callback are kept for the next one.
+        """
+
+    def offer(self, devices: Iterable[Device]) -> None:
+        """Offer devices of the plugin, whose name is then that of a resource: ``vendor.domain/name``.
+
+        ``devices`` replace those offered before. They are shown and leased like those of a device plugin, for example
+        with :meth:`plugind.Supervisor.allocate`; the plugin is told nothing of a lease, and answers nothing. They are
+        offered until the plugin is deregistered.
+
+        Raises:
+          ValueError: if no resource can have the name of the plugin.
         """
 
     def role(self, *, usable: bool) -> None:

@@ -16,9 +16,11 @@ import attrs
 import trio
 
 from ...protocol.backoff import Backoff, chance_of
+from ...protocol.devices.messages import InstanceMessage
 from ...protocol.errors import NoConnectionError
 from ...protocol.identity import Identity
 from ...protocol.logs.lines import SILENT, Level, Logger
+from ...protocol.messages.addresses import Address, Nobody
 from ...protocol.messages.config import PausesChanged
 from ...protocol.messages.reconciler import PluginGone, ReconcilerMessage, UsableChanged
 from ...protocol.messages.status import (
@@ -118,6 +120,8 @@ class LinksConfig:
     #: The seed of the jitter of pauses.
     seed: int
     restarts: Backoff = RESTARTS
+    #: The devices actor.
+    devices: Address[InstanceMessage] = attrs.field(factory=Nobody)
     log: Logger = SILENT
 
 
@@ -145,7 +149,7 @@ class Links:
         self._reporting = trio.CancelScope()
         self._readers = Readers()
         self.outbox = Outbox()
-        self.checks = config.checks
+        self.checks, self.devices = config.checks, config.devices
 
     def __len__(self) -> int:
         return len(self._links)

@@ -9,11 +9,16 @@ from typing import Protocol
 
 import trio
 
+from ...protocol.devices.messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListReceived
 from ...protocol.errors import NoConnectionError
 from ...protocol.health.checks import Checked, disconnected
 from ...protocol.identity import Identity
+from ...protocol.leases.messages import AllocateAsked, Allocated, CallWithdrawn, DeviceCall, Preferred
+from ...protocol.leases.values import Answer
+from ...protocol.messages.addresses import Address
+from ...protocol.plugins.devices import Device, DeviceList, DeviceOptions
 from ...protocol.plugins.health import MAX_REASON, Health, HealthReports, Report, bounded
-from ...protocol.plugins.info import Plugin
+from ...protocol.plugins.info import Plugin, wrong_with_resource
 from ...protocol.words import DEVICE
 from ..grpc.client.channel import Channel
 from ..health.endpoint_checks import Check, EndpointChecks, Note
@@ -59,6 +64,8 @@ class LinkOwner(Protocol):
     """What a link needs of :class:`~plugind.actors.handlers.links.Links`."""
 
     checks: EndpointChecks
+    #: The devices actor.
+    devices: Address[InstanceMessage]
 
     @property
     def outbox(self) -> Outbox:
@@ -70,6 +77,42 @@ class LinkOwner(Protocol):
         Raises:
           NoConnectionError: if connecting cannot succeed.
         """
+
+
+class HandlerOffer:
+    """The devices that a handler offers for a plugin. It is the address of the calls that leases need, and grants all.
+
+    To the devices actor it is one more device plugin.
+    """
+
+    def __init__(self, plugin: Plugin, devices: Address[InstanceMessage], *, active: bool) -> None:
+        self._plugin = plugin
+        self._key = plugin.socket, plugin.generation
+        self._devices = devices
+        devices.send_nowait(InstanceAdded(plugin, DeviceOptions(), plugin.source, trio.current_time(), self))
+        self.decide(active=active)
+
+    def decide(self, *, active: bool) -> None:
+        """Pass on whether the plugin is the active one of its name."""
+        self._devices.send_nowait(InstanceRole(*self._key, active=active))
+
+    def show(self, devices: Iterable[Device]) -> None:
+        """Pass on the devices."""
+        self._devices.send_nowait(ListReceived(*self._key, DeviceList(devices), trio.current_time()))
+
+    def end(self) -> None:
+        """Withdraw the devices."""
+        self._devices.send_nowait(InstanceRemoved(*self._key, trio.current_time()))
+
+    def send_nowait(self, call: DeviceCall, /) -> None:
+        """Answer ``call``."""
+        match call:
+            case AllocateAsked():
+                call.reply.send_nowait(Allocated(call.lease, call.resource, Answer(), 0.0, self._plugin.uid))
+            case CallWithdrawn():  # It was answered.
+                pass
+            case _:
+                call.reply.send_nowait(Preferred(call.lease, call.resource))
 
 
 class OpenLink:
@@ -86,6 +129,7 @@ class OpenLink:
         "_has_dialed",
         "_is_new",
         "_links",
+        "_offer",
         "_on_end",
         "_on_facts_asked",
         "_role_changed",
@@ -148,6 +192,7 @@ class OpenLink:
         self._usable: bool | None = None
         self._usable_sent: bool | None = None
         self._gone: str | None = None
+        self._offer: HandlerOffer | None = None
         self.reports = HealthReports()
         self.reports.put(Report())
         #: The places of the link in the outbox.
@@ -292,6 +337,16 @@ class OpenLink:
         self._usable = usable
         self._links.outbox.put(self)
 
+    def offer(self, devices: Iterable[Device]) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        if (wrong := wrong_with_resource(self.plugin.name)) is not None:
+            raise ValueError(f"the plugin {self.plugin.name} can offer no devices: {wrong}")
+        if self.closed:
+            return
+        if self._offer is None:
+            self._offer = HandlerOffer(self.plugin, self._links.devices, active=self._active)
+        self._offer.show(devices)
+
     def gone(self, reason: str) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
         self._gone = reason[:MAX_REASON]
@@ -311,6 +366,8 @@ class OpenLink:
     def set_active(self, *, active: bool) -> None:
         """Note whether the instance is the active one of its name."""
         self._active = active
+        if self._offer is not None:
+            self._offer.decide(active=active)
         self._wake()
 
     def set_displaced(self, reason: str | None) -> None:
@@ -387,6 +444,8 @@ class OpenLink:
     def close(self) -> None:
         """End the link: nothing is reported from now on."""
         self.closed = True
+        if self._offer is not None:
+            self._offer.end()
         self.hang_up()
 
 

@@ -61,7 +61,7 @@ class LeaseCalls:
             raise
 
     async def release(self, ids: Sequence[str]) -> Released:
-        """See :meth:`plugind.Supervisor.release`."""
+        """End leases, whoever has them."""
         question = partial(m.ReleaseAsked, tuple(ids), self._uid)
         answer: Released | Failure = await self._callers.ask(self._send, question, "released no lease")
         return _checked(answer)
@@ -89,11 +89,11 @@ class LeaseCalls:
         return _checked(answer)
 
     async def snapshot(self) -> LeasesSnapshot:
-        """See :meth:`plugind.Supervisor.leases`."""
+        """Return all leases."""
         return await self._callers.ask(self._send, m.LeasesAsked, "has no leases to show")
 
     def changes(self) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
-        """See :meth:`plugind.Supervisor.lease_changes`."""
+        """Open a stream: first all leases, then each change."""
         return self._callers.stream(self._send, m.LeasesSubscribed, m.LeasesUnsubscribed, "has no leases to show")
 
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import trio
 
-from ...protocol.logs.lines import Field, Format, Level, json_line, shown_fields, text_line
+from ...protocol.logs.lines import Field, Format, Level, Logger, json_line, shown_fields, text_line
 
 STANDARD: Final = logging.getLogger("plugind")
 #: The most characters that wait to be written: enough for 30,000 plugins that vanish at once.
@@ -91,6 +91,11 @@ class StandardLog:
         if self._logger.isEnabledFor(level):
             below = "" if traceback is None else f"\n{traceback}"
             self._logger.log(level, "%s%s%s", message, shown_fields(fields), below)
+
+
+def logger_of(log: Logger | logging.Logger) -> Logger:
+    """Return ``log`` as what the node writes to."""
+    return StandardLog(log) if isinstance(log, logging.Logger) else log
 
 
 class Log(DaemonLog):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -13,6 +13,7 @@ from ...protocol.messages.status import Lagged
 from ...protocol.values import record, value
 
 T = TypeVar("T")
+V = TypeVar("V")
 M = TypeVar("M")
 N = TypeVar("N")
 
@@ -28,7 +29,7 @@ class NodeEndedError(Exception):
 
 
 class LaggedError(Exception):
-    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node need not wait."""
+    """A reader of a watch was too slow, and was dropped so that the node need not wait."""
 
 
 class _Closable(Protocol):
@@ -126,6 +127,25 @@ class Callers:
         self._ended = True
         for scope in self._scopes:
             scope.cancel()
+
+
+@attrs.define(eq=False)
+class Each(Generic[T, V]):
+    """The values of a stream of messages, each of which has some."""
+
+    _messages: AsyncIterator[T]
+    _values_of: Callable[[T], Iterable[V]]
+    _rest: Iterator[V] = attrs.field(factory=lambda: iter(()))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> V:
+        while True:
+            for found in self._rest:
+                await trio.lowlevel.checkpoint()
+                return found
+            self._rest = iter(self._values_of(await anext(self._messages)))
 
 
 @value

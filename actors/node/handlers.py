@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
 
 from ...protocol.devices.messages import InstanceMessage
 from ...protocol.errors import ConfigError
@@ -16,6 +17,9 @@ from ..devices.handler import DevicePluginHandler
 from ..handlers.csi.handler import CSIHandler
 from ..handlers.dra.handler import DRAHandler
 from ..handlers.handler import Handler, check_handler
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def built_in_handlers(
@@ -77,15 +81,20 @@ def installed_handlers() -> dict[str, Handler]:
     """Return a handler for each entry point of the group :data:`GROUP`, whose name is the plugin type.
 
     Raises:
-      ConfigError: if an entry point cannot be loaded, or does not make a handler.
+      ConfigError: if an entry point cannot be loaded, or does not make a handler, or if two have the same name.
     """
     found: dict[str, Handler] = {}
+    offers: dict[str, EntryPoint] = {}
     if not _may_be_installed():
         return found
     # Most nodes have none, and this import takes longer than all built-in handlers together.
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=GROUP):
+        if (other := offers.setdefault(entry.name, entry)) is not entry:
+            raise ConfigError(
+                f"{_offer(other)} and {_offer(entry)} each have a handler for {entry.name}: uninstall one of them"
+            )
         try:
             handler = found[entry.name] = entry.load()()
             check_handler(entry.name, handler)
@@ -94,6 +103,11 @@ def installed_handlers() -> dict[str, Handler]:
                 f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; repair or uninstall it"
             ) from error
     return found
+
+
+def _offer(entry: EntryPoint) -> str:
+    distribution = "an unknown distribution" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    return f"{distribution} ({entry.value})"
 
 
 def _may_be_installed() -> bool:

@@ -16,20 +16,34 @@ import os
 import random
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
+from ...protocol.devices.messages import DevicesAsked, DevicesSubscribed, DevicesUnsubscribed, ResourceChanged
 from ...protocol.errors import ConfigError, leaves
+from ...protocol.health.progress import Condition
 from ...protocol.logs.lines import Level, Logger
+from ...protocol.messages.config import ConfigurationRead
 from ...protocol.messages.liveness import LivenessMessage
 from ...protocol.messages.reconciler import ReconcilerMessage, ReportAsked, RetryAsked, StopAsked, StopForced
-from ...protocol.messages.status import ActorRestarted, Snapshot, SnapshotAsked, StateChanged, StatusMessage
+from ...protocol.messages.status import (
+    ActorRestarted,
+    CountsAsked,
+    PluginChanged,
+    Snapshot,
+    SnapshotAsked,
+    StateChanged,
+    StatusMessage,
+    Subscribed,
+    Unsubscribed,
+)
+from ...protocol.plugins.devices import DevicesSnapshot
 from ...protocol.plugins.info import CSI, DRA
-from ...protocol.plugins.status import StateName
+from ...protocol.plugins.status import PluginCounts, StateName
 from ...protocol.registration.lives import Lives
 from ...protocol.settings.config import Config, Root
 from ...protocol.values import value
@@ -50,9 +64,10 @@ from ..health.liveness import LivenessConfig
 from ..io.descriptors import RESERVED, DescriptorReserve, most_connections
 from ..io.exact_connect import can_connect_to_descriptors
 from ..io.node_access import NodeAccess
+from ..leases.embedding import LeaseCalls
 from ..logs.limited import LimitedLog
 from ..messaging.callers import Callers
-from ..messaging.mailbox import Inbox
+from ..messaging.mailbox import Inbox, send
 from ..registration import actor as registration
 from ..registration.config import RegistrationConfig
 from ..registration.conversation import ConversationConfig
@@ -140,6 +155,8 @@ class Node:
         open_ports = partial(ports.leases, config, self.status_socket)
         access = NodeAccess(ports.nodes)
         self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, access, self._log)
+        #: The leases of the program that embeds the node.
+        self.lease_calls = LeaseCalls(self.leases, self.callers, self.rules.users.own)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
         #: The handlers in other processes; None as long as there was no such process, and the configuration names none.
         self._remote: RemoteHandlers | None = None
@@ -162,7 +179,9 @@ class Node:
         self.inboxes = Inboxes(config.hung_after or math.inf, self._log)
         connect = wiring.connect_endpoints(lambda: self.endpoints)
         checks, pauses = EndpointChecks(config.health_checks, to_status, checks_rng), wiring.follow_pauses(config)
-        self.links = Links(LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self._log))
+        self.links = Links(
+            LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self.devices.inbox, self._log)
+        )
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self.call_config(config)
         self.handlers = Handlers(calls, self.inboxes, self.links)
@@ -492,3 +511,40 @@ class Node:
     async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment; see :meth:`plugind.Supervisor.snapshot`."""
         return await self.callers.ask(self.status.report, SnapshotAsked, "has no snapshot to give")
+
+    def changes(self) -> AbstractAsyncContextManager[AsyncIterator[Snapshot | PluginChanged]]:
+        """Open a stream: first a snapshot, then each change of a plugin, until the node ends."""
+        opened: AbstractAsyncContextManager[AsyncIterator[Snapshot | PluginChanged]]
+        opened = self.callers.stream(self.status.report, Subscribed, Unsubscribed, "has no changes to tell")
+        return opened
+
+    async def resources(self) -> DevicesSnapshot:
+        """Return all resources, and what is wrong with their file."""
+        return await self.callers.ask(partial(send, self.devices.inbox), DevicesAsked, "has no devices to show")
+
+    def resource_changes(self) -> AbstractAsyncContextManager[AsyncIterator[DevicesSnapshot | ResourceChanged]]:
+        """Open a stream: first all resources, then each one that has changed, until the node ends."""
+        opened: AbstractAsyncContextManager[AsyncIterator[DevicesSnapshot | ResourceChanged]]
+        send_to, what = partial(send, self.devices.inbox), "has no devices to show"
+        opened = self.callers.stream(send_to, DevicesSubscribed, DevicesUnsubscribed, what)
+        return opened
+
+    # --- for the daemon ---
+
+    async def counts(self) -> PluginCounts:
+        """Return how many plugins are in each state, which costs far less than a snapshot."""
+        counts = await self.callers.ask(self.status.report, CountsAsked, "does not count its plugins")
+        return attrs.evolve(counts, queued=self.dial_slots.read().waiting)
+
+    def hung(self) -> tuple[str, ...]:
+        """Return the actors that hang and without which the node does nothing, each with the reason.
+
+        A handler that hangs is not included, since it delays only the plugins of its type.
+        """
+        failed = [actor for actor in self.inboxes.check() if actor.condition is Condition.FAILED]
+        return tuple(f"{actor.actor}: {actor.reason}" for actor in failed if actor.actor in self.core)
+
+    async def note_reload(self, refused: str | None) -> None:
+        """Show in health and metrics that the configuration was read again, and why it was ``refused``, if it was."""
+        with self.callers.asking("shows no configuration"):
+            await self.status.report(ConfigurationRead(trio.current_time(), refused))

@@ -23,6 +23,7 @@ from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.words import Step
 from ..client.errors import ClientError, DaemonError, NoDaemonError
 from ..client.sync import SyncClient
+from .faults import WaitFailedError
 
 T = TypeVar("T")
 
@@ -32,10 +33,6 @@ _GRACE: Final = 10.0
 #: How many lines of each output an error has.
 _LINES: Final = 40
 _REGISTERED = (StateName.REGISTERED, StateName.OBSERVED)
-
-
-class DaemonTestError(AssertionError):
-    """What a test waited for cannot come, or has not come in time."""
 
 
 def _is_refused(plugin: PluginStatus) -> bool:
@@ -76,16 +73,16 @@ class PluginProcess:
         if self.code is None:
             os.killpg(self.pid, number)
 
-    def wait(self, *, within: float = _GRACE) -> int:
+    def wait(self, *, timeout: float = _GRACE) -> int:
         """Return its exit code once it has ended.
 
         Raises:
-          DaemonTestError: if it runs for more than ``within`` seconds.
+          WaitFailedError: if it runs for more than ``timeout`` seconds.
         """
         try:
-            return self._process.wait(within)
+            return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise DaemonTestError(f"it still runs after {within:g} s\n{self.told()}") from None
+            raise WaitFailedError(f"it still runs after {timeout:g} s\n{self.told()}") from None
 
     def end(self) -> int:
         """Stop it with SIGTERM, or kill it if that takes too long; return its exit code."""
@@ -141,11 +138,11 @@ class RunningDaemon:
         self.processes.append(process)
         return process
 
-    def registered(self, name: str, *, within: float = _GRACE) -> PluginStatus:
+    def registered(self, name: str, *, timeout: float = _GRACE) -> PluginStatus:
         """Return the status of the plugin of that ``name`` once it is registered.
 
         Raises:
-          DaemonTestError: as soon as it is refused, all processes have ended, or ``within`` seconds are over.
+          WaitFailedError: as soon as it is refused, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> PluginStatus | None:
@@ -155,13 +152,13 @@ class RunningDaemon:
                 raise self._error(f"{name} is refused")
             return found
 
-        return self._wait(look, f"{name} is not registered", within)
+        return self._wait(look, f"{name} is not registered", timeout)
 
-    def refused(self, name: str, *, within: float = _GRACE) -> PluginStatus:
+    def refused(self, name: str, *, timeout: float = _GRACE) -> PluginStatus:
         """Return the status of the plugin of that ``name`` once it was asked and is not registered.
 
         Raises:
-          DaemonTestError: as soon as it is registered, all processes have ended, or ``within`` seconds are over.
+          WaitFailedError: as soon as it is registered, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> PluginStatus | None:
@@ -170,13 +167,13 @@ class RunningDaemon:
                 raise self._error(f"{name} is registered")
             return next(filter(_is_refused, plugins), None)
 
-        return self._wait(look, f"{name} is not refused", within)
+        return self._wait(look, f"{name} is not refused", timeout)
 
-    def devices(self, resource: str, *, healthy: int = 1, within: float = _GRACE) -> ResourceStatus:
+    def devices(self, resource: str, *, healthy: int = 1, timeout: float = _GRACE) -> ResourceStatus:
         """Return ``resource`` once it has exactly so many healthy devices.
 
         Raises:
-          DaemonTestError: as soon as its plugin is refused, all processes have ended, or ``within`` seconds are over.
+          WaitFailedError: as soon as its plugin is refused, all processes have ended, or ``timeout`` seconds are over.
         """
 
         def look() -> ResourceStatus | None:
@@ -190,14 +187,14 @@ class RunningDaemon:
                 raise self._error(f"{resource} is refused")
             return None
 
-        return self._wait(look, f"{resource} has not {healthy} healthy devices", within)
+        return self._wait(look, f"{resource} has not {healthy} healthy devices", timeout)
 
     def wait_answering(self) -> None:
-        """Return once the daemon answers. Raises DaemonTestError if it ends, or takes too long."""
+        """Return once the daemon answers. Raises WaitFailedError if it ends, or takes too long."""
         self._wait(self.client.list, "the daemon does not answer", 3 * _GRACE)
 
-    def _wait(self, look: Callable[[], T | None], failure: str, within: float) -> T:
-        deadline = time.monotonic() + within
+    def _wait(self, look: Callable[[], T | None], failure: str, timeout: float) -> T:
+        deadline = time.monotonic() + timeout
         while True:
             # Looked at first, so that what a process did before its end is seen.
             have_ended = bool(self.processes) and all(process.code is not None for process in self.processes)
@@ -210,12 +207,12 @@ class RunningDaemon:
             if have_ended:
                 raise self._error(f"{failure}, and all processes of the test have ended")
             if time.monotonic() >= deadline:
-                raise self._error(f"{failure} after {within:g} s")
+                raise self._error(f"{failure} after {timeout:g} s")
             time.sleep(_PAUSE)
 
-    def _error(self, what: str) -> DaemonTestError:
+    def _error(self, what: str) -> WaitFailedError:
         processes = (*self.processes, self._daemon)
-        return DaemonTestError("\n\n".join([what, *self._sockets(), *(process.told() for process in processes)]))
+        return WaitFailedError("\n\n".join([what, *self._sockets(), *(process.told() for process in processes)]))
 
     def _sockets(self) -> Iterator[str]:
         """Yield what the daemon says of each socket."""
@@ -253,7 +250,7 @@ def daemon(*options: str, environment: Mapping[str, str] | None = None) -> Itera
     number of daemons can run at once. At the end of the block all processes are stopped, and the directory is removed.
 
     Raises:
-      DaemonTestError: if the daemon does not start.
+      WaitFailedError: if the daemon does not start.
     """
     with ExitStack() as stack:
         directory = Path(_short_directory())

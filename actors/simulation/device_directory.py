@@ -96,8 +96,9 @@ class MemoryServing:
     def __init__(self, path: str, directory: MemoryDirectory) -> None:
         self._path = path
         self._files = directory
-        self._identity = directory.bind(os.path.join(path, TEMPORARY_SOCKET))
+        directory.bind(os.path.join(path, TEMPORARY_SOCKET))
         self._inode = directory.inode(os.path.join(path, TEMPORARY_SOCKET))
+        self._identity = directory.identity(self._inode)
         self._name = TEMPORARY_SOCKET
         self._backlog: list[RegisterAttempt] = []
         self._arrived = trio.Event()

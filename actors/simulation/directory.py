@@ -211,13 +211,13 @@ class MemoryDirectory:
                 self._put(inode, name, self._new_inode(EntryKind.DIRECTORY), mask.CREATE | mask.ISDIR)
             inode = self._directory(made)
 
-    def bind(self, path: str) -> Identity:
+    def bind(self, path: str) -> None:
         """Make a socket without a listener. Raises OSError (EADDRINUSE) if ``path`` exists."""
-        return self._create(path, EntryKind.SOCKET)
+        self._create(path, EntryKind.SOCKET)
 
-    def write(self, path: str) -> Identity:
+    def write(self, path: str) -> None:
         """Make a plain file."""
-        return self._create(path, EntryKind.OTHER)
+        self._create(path, EntryKind.OTHER)
 
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link at ``path``."""
@@ -246,10 +246,10 @@ class MemoryDirectory:
         self._drop(inode)
         self.inotify.notify(parent, mask.DELETE, name)
 
-    def replace(self, path: str) -> Identity:
+    def replace(self, path: str) -> None:
         """Unlink ``path`` and bind it again, as a plugin that restarts does."""
         self.unlink(path)
-        return self.bind(path)
+        self.bind(path)
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or a directory; a file at ``new`` is replaced."""
@@ -424,13 +424,12 @@ class MemoryDirectory:
         born = inode.born_ns if self.telling is Telling.BIRTHS else None
         return Identity(inode.device, inode.number, inode.changed_ns, handle, born, inode.owner)
 
-    def _create(self, path: str, kind: EntryKind) -> Identity:
+    def _create(self, path: str, kind: EntryKind) -> None:
         parent, name = self._place(path)
         if name in parent.children:
             raise os_error(errno.EADDRINUSE, path)
         inode = self._new_inode(kind)
         self._put(parent, name, inode, mask.CREATE)
-        return self.identity(inode)
 
     def _new_inode(self, kind: EntryKind) -> Inode:
         if self.reuse_inodes and self._free:

@@ -15,7 +15,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ...protocol.handlers.dra_claims import DRAClaim, PreparedDevice
-from ...protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from ...protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from ...protocol.proto import dra_health_v1_grpc as health_v1_grpc
 from ...protocol.proto import dra_health_v1_pb2 as health_v1
 from ...protocol.proto import dra_health_v1alpha1_grpc as health_v1alpha1_grpc
@@ -338,9 +338,9 @@ def _device_message(device: PreparedDevice) -> v1.Device:
 
 
 _STATUSES = {
-    DeviceStatus.HEALTHY: health_v1.HEALTHY,
-    DeviceStatus.UNHEALTHY: health_v1.UNHEALTHY,
-    DeviceStatus.UNKNOWN: health_v1.UNKNOWN,
+    DRADeviceHealth.HEALTHY: health_v1.HEALTHY,
+    DRADeviceHealth.UNHEALTHY: health_v1.UNHEALTHY,
+    DRADeviceHealth.UNKNOWN: health_v1.UNKNOWN,
 }
 
 

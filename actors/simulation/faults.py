@@ -53,6 +53,10 @@ class Stuck(Generic[T]):
         return self.source.receive_nowait()
 
 
+class WaitFailedError(AssertionError):
+    """What a test waits for cannot come, or has not come in time; the text says where everything is."""
+
+
 class InjectedError(Exception):
     """The crash of an actor that a script requested, raised by one of its ports."""
 

@@ -70,10 +70,16 @@ class FakeHandler:
 
         handler = FakeHandler()
         handler.script("register", Fails("no room"), name="a.example.com", times=2)
+
+    With ``follows`` it follows each plugin for as long as it is registered: the calls of ``follow`` hang unless the
+    script says otherwise; :class:`Fails` and :class:`Takes` end them.
     """
 
-    def __init__(self, *, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
+    def __init__(self, *, follows: bool = False, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
         self.instances = instances
+        self.follow = self._follow if follows else None
+        #: The links of the plugins that are followed now, by socket.
+        self.links: dict[str, Link] = {}
         #: The calls that it received, in order.
         self.calls: list[HandlerCall] = []
         #: The same calls with the whole plugin.
@@ -116,6 +122,15 @@ class FakeHandler:
         self.registered.pop(plugin.socket, None)
         await self._call("deregister", plugin)
 
+    async def _follow(self, plugin: Plugin, link: Link) -> None:
+        self.calls.append(HandlerCall(round(trio.current_time(), 6), "follow", plugin.name))
+        self.links[plugin.socket] = link
+        try:
+            await behave(self._next("follow", plugin.name) or Hangs())
+        finally:
+            if self.links.get(plugin.socket) is link:
+                del self.links[plugin.socket]
+
     async def _call(self, ask: Ask, plugin: Plugin) -> None:
         self.calls.append(HandlerCall(round(trio.current_time(), 6), ask, plugin.name))
         self.plugins.append((ask, plugin))
@@ -134,28 +149,6 @@ class FakeHandler:
                     self._script.remove(scripted)
                 return scripted.behaviour
         return None
-
-
-class FakeFollower(FakeHandler):
-    """A :class:`FakeHandler` that follows each plugin for as long as it is registered.
-
-    Its calls of ``follow`` hang unless its script says otherwise; :class:`Fails` and :class:`Takes` end them.
-    """
-
-    def __init__(self, *, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
-        super().__init__(instances=instances)
-        #: The links of the plugins that are followed now, by socket.
-        self.links: dict[str, Link] = {}
-
-    async def follow(self, plugin: Plugin, link: Link) -> None:
-        """See :class:`plugind.actors.handlers.handler.Handler`."""
-        self.calls.append(HandlerCall(round(trio.current_time(), 6), "follow", plugin.name))
-        self.links[plugin.socket] = link
-        try:
-            await behave(self._next("follow", plugin.name) or Hangs())
-        finally:
-            if self.links.get(plugin.socket) is link:
-                del self.links[plugin.socket]
 
 
 async def behave(behaviour: Behaviour | None) -> None:

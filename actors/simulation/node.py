@@ -57,7 +57,7 @@ from ...protocol.plugins.devices import DeviceOptions
 from ...protocol.plugins.status import PluginStatus, StateName
 from ...protocol.settings.config import Config, Root
 from ...protocol.trust.users import Users
-from ...supervisor import Ports, Supervisor
+from ...supervisor import NodeSupervisor, Supervisor
 from ..devices.directory import RealDeviceDirectory
 from ..devices.state import MemoryStore
 from ..grpc.server.serve import Service
@@ -66,15 +66,16 @@ from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
 from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
-from ..logs.lines import STANDARD
+from ..logs.lines import STANDARD, logger_of
 from ..messaging.mailbox import Inbox
-from ..node.ports import NodeState
+from ..node.node import Node
+from ..node.ports import NodeState, Ports
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .device_nodes import MemoryNodes
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
-from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
+from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck, WaitFailedError
 from .lease_owners import MemoryBootClock
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
@@ -91,14 +92,6 @@ DAEMON_UID: Final = 500
 OVERFLOW_UID: Final = 65534
 #: Without jitter, so that delays are round numbers.
 DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0), seed=0)
-
-
-class NotSettledError(Exception):
-    """The node did not come to rest in time; the message names the sockets that did not."""
-
-
-class NotRegisteredError(Exception):
-    """No such plugin was registered in time; the message describes the plugins that exist."""
 
 
 class LeakError(Exception):
@@ -307,13 +300,14 @@ class SimulatedNode:
         )
         # Dates are virtual, too, because some are among the facts of plugins.
         status = StatusConfig(wall=trio.current_time)
-        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, status_config=status, log=self._log)
+        node = Node(self.config, self._handlers, ports, status, logger_of(self._log))
+        supervisor = NodeSupervisor(node)
         reading = trio.CancelScope()
         assert self._world is not None
         try:
             with self._daemon:
                 # The subscription covers the whole run, so no change is missed.
-                async with supervisor.changes() as changes:
+                async with node.changes() as changes:
                     self._world.start_soon(self._read, changes, reading)
                     try:
                         async with supervisor:
@@ -492,7 +486,7 @@ class SimulatedNode:
         """Return the absolute path of ``socket``, which can be relative to the first root."""
         return os.path.join(self.root, socket)
 
-    async def settled(self, *, patience: float = 5.0, within: float = 3600.0) -> None:
+    async def settled(self, *, patience: float = 5.0, timeout: float = 3600.0) -> None:
         """Let virtual time pass until the node is at rest; return at once if it is.
 
         At rest, all tasks wait; every socket in the roots is known, and every known socket exists; and each socket is
@@ -501,16 +495,16 @@ class SimulatedNode:
         ``patience`` of 0, every wait counts as rest. The clock must jump by itself.
 
         Raises:
-          NotSettledError: if that takes more than ``within`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
-        deadline = trio.current_time() + within
+        deadline = trio.current_time() + timeout
         while True:
             await trio.testing.wait_all_tasks_blocked()
             restless = self._restless(patience)
             if not restless:
                 return
             if trio.current_time() >= deadline:
-                raise NotSettledError(f"after {within:g} s: {'; '.join(restless)}")
+                raise WaitFailedError(f"after {timeout:g} s: {'; '.join(restless)}")
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 
@@ -593,30 +587,30 @@ class SimulatedNode:
         name: str,
         *,
         type: str | None = None,  # noqa: A002 - the field's word
-        within: float = 600.0,
+        timeout: float = 600.0,
     ) -> PluginStatus:
         """Wait until a plugin of that ``name`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
 
         def is_it(status: PluginStatus) -> bool:
             return status.name == name and type in (None, status.type)
 
-        return await self._registered(name, is_it, within)
+        return await self._registered(name, is_it, timeout)
 
-    async def registered(self, socket: str, *, within: float = 600.0) -> PluginStatus:
+    async def registered(self, socket: str, *, timeout: float = 600.0) -> PluginStatus:
         """Wait until the plugin at ``socket`` is registered, or observed; return its status.
 
         Raises:
-          NotRegisteredError: if that takes more than ``within`` virtual seconds.
+          WaitFailedError: if that takes more than ``timeout`` virtual seconds.
         """
         path = self.path(socket)
-        return await self._registered(path, lambda status: status.socket == path, within)
+        return await self._registered(path, lambda status: status.socket == path, timeout)
 
-    async def _registered(self, what: str, wanted: Callable[[PluginStatus], bool], within: float) -> PluginStatus:
-        deadline = trio.current_time() + within
+    async def _registered(self, what: str, wanted: Callable[[PluginStatus], bool], timeout: float) -> PluginStatus:
+        deadline = trio.current_time() + timeout
         while True:
             found = [status for status in self._statuses.values() if wanted(status)]
             for status in found:
@@ -624,8 +618,8 @@ class SimulatedNode:
                     return status
             if trio.current_time() >= deadline:
                 paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})[:_EXPLAINED]
-                lines = [f"{what} is not registered after {within:g} s", *map(self._explained, paths)]
-                raise NotRegisteredError("\n".join(lines))
+                lines = [f"{what} is not registered after {timeout:g} s", *map(self._explained, paths)]
+                raise WaitFailedError("\n".join(lines))
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 

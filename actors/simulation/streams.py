@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
 import trio.testing
 
+from ...protocol.wire.limits import ENDPOINT_LIMITS
+from ..grpc.client.channel import Channel
 from ..grpc.client.transport import READ_BYTES
+from ..grpc.server.serve import Service, serve_stream
 
 
 def _error(number: int) -> OSError:
@@ -267,3 +272,22 @@ def memory_connection() -> MemoryConnection:
     client, server = ClientEnd(to_client, to_server), ServerEnd(to_client, to_server)
     server.progress = client.progress
     return MemoryConnection(client, server)
+
+
+@asynccontextmanager
+async def connected(*services: Service) -> AsyncIterator[Channel]:
+    """Serve ``services`` over a connection in memory for a block; yield the channel to them, as from ``Link.connect``.
+
+    ::
+
+        async with connected(OurHealth()) as channel:
+            await CheckingHandler().ask(channel)
+
+    It needs no node, and runs in real time as in virtual time.
+    """
+    made = memory_connection()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, services, made.server)
+        async with Channel(made.client, limits=ENDPOINT_LIMITS) as channel:
+            yield channel
+        nursery.cancel_scope.cancel()

@@ -38,7 +38,7 @@ from ...protocol.messages.status import (
     RegisterCalled,
     RegisterRefused,
     RoleChanged,
-    RootReported,
+    RootStatus,
     ScansAwaited,
     ServingChanged,
     Snapshot,
@@ -282,7 +282,7 @@ class _Status:
                 self._events.note_follow_ended(message)
             case EntryIgnored():
                 self._events.note_ignored(message)
-            case RootReported():
+            case RootStatus():
                 self._events.note_root(view.roots.get(message.root), message)
                 self._events.note_directories(view.roots.get(message.root), message)
                 self._events.note_refused(message.root)

@@ -23,7 +23,7 @@ from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.config import ConfigurationAsked, ConfigurationShown, ReloadAsked, Reloaded, ReloaderMessage
 from ...protocol.messages.reconciler import ReconcilerMessage, RetryAnswer, RetryAnswered, RetryAsked
-from ...protocol.messages.status import HealthReported, LoopBlocked, PluginChanged, RootReported
+from ...protocol.messages.status import HealthReported, LoopBlocked, PluginChanged, RootStatus
 from ...protocol.plugins.info import DEVICE
 from ...protocol.plugins.status import PluginStatus, StateName, Watching
 from ...protocol.settings.rules import rules_to_json
@@ -422,7 +422,7 @@ class Api:
             )
             yield _actor("loop", Condition.DEGRADED if recent else Condition.OK, reason)
 
-    def _root_health(self, root: str, report: RootReported | None, now: float) -> dict[str, Json]:
+    def _root_health(self, root: str, report: RootStatus | None, now: float) -> dict[str, Json]:
         if report is None:
             return {"root": encodable(root), "status": "starting", "reason": "not scanned yet"}
         age = now - report.time

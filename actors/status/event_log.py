@@ -19,7 +19,7 @@ from ...protocol.messages.status import (
     NamePassed,
     PluginDisplaced,
     RegisterRefused,
-    RootReported,
+    RootStatus,
     ServingChanged,
     StateChanged,
 )
@@ -243,7 +243,7 @@ class EventLog:
             self._memory.over_refused.add(root)
             self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
 
-    def note_directories(self, before: RootReported | None, report: RootReported) -> None:
+    def note_directories(self, before: RootStatus | None, report: RootStatus) -> None:
         """Log new problems of directories, and the end of earlier ones."""
         earlier = {} if before is None else _to_log(before)
         now = _to_log(report)
@@ -255,7 +255,7 @@ class EventLog:
         for path, condition in sorted(earlier.keys() - now.keys()):
             self._log.event(Level.INFO, f"directory is no longer {condition}", root=report.root, path=path)
 
-    def note_root(self, before: RootReported | None, report: RootReported) -> None:
+    def note_root(self, before: RootStatus | None, report: RootStatus) -> None:
         """Log that a root was made, and each change of how it is watched."""
         if report.made:
             self._log.event(Level.INFO, "root was missing and was made", root=report.root)
@@ -302,7 +302,7 @@ class EventLog:
         )
 
 
-def _to_log(report: RootReported) -> dict[tuple[str, DirectoryCondition], DirectoryReport]:
+def _to_log(report: RootStatus) -> dict[tuple[str, DirectoryCondition], DirectoryReport]:
     """Return the directories with problems, except an insecure root, which has its own line."""
     reports = report.directories
     own = report.root, DirectoryCondition.INSECURE

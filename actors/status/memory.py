@@ -32,9 +32,9 @@ from ..messaging.mailbox import Audience
 
 @attrs.frozen
 class StatusConfig:
-    """The configuration of the status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
+    """The configuration of the status socket.
 
-    Times are in seconds. The supervisor sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
+    Times are in seconds. The node sets ``roots``, ``expected``, ``ready_when``, ``expected_devices``, ``rules``,
     ``observes``, ``lease_users``, ``handler_users`` and ``heartbeat`` itself.
     """
 

@@ -10,12 +10,12 @@ serve no endpoint therefore.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from plugind.actors.console.start import imports_of_daemon
 
 with imports_of_daemon():
-    from plugind import Handler, Plugin
+    from plugind import Handler, Link, Plugin
     from plugind.actors.console import commands, run
     from plugind.actors.handlers.csi.handler import CSIHandler
     from plugind.actors.handlers.dra.handler import DRAHandler
@@ -24,6 +24,7 @@ with imports_of_daemon():
 class JudgingCSI:
     """The rules for CSI drivers."""
 
+    follow: Callable[[Plugin, Link], Awaitable[None]] | None = None
     instances = CSIHandler.instances
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class JudgingCSI:
 class JudgingDRA:
     """The rules for DRA drivers."""
 
+    follow = None
     instances = DRAHandler.instances
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from ..text import cut
-from .dra_health import DeviceHealth, DeviceHealths, DeviceStatus
+from .dra_health import DeviceHealth, DeviceHealths, DRADeviceHealth
 
 #: Formats a time of Trio's clock as a date.
 Clock = Callable[[float], str]
@@ -25,7 +25,7 @@ DEVICE_HEALTH = "device-health"
 #: The prefix of the facts about single devices.
 DEVICE = "device."
 
-_WORST_FIRST = (DeviceStatus.UNHEALTHY, DeviceStatus.UNKNOWN, DeviceStatus.HEALTHY)
+_WORST_FIRST = (DRADeviceHealth.UNHEALTHY, DRADeviceHealth.UNKNOWN, DRADeviceHealth.HEALTHY)
 
 
 @attrs.frozen

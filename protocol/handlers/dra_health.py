@@ -29,7 +29,7 @@ MAX_MESSAGE = 1024
 CUT = "..."
 
 
-class DeviceStatus(enum.StrEnum):
+class DRADeviceHealth(enum.StrEnum):
     """The health of a device, in the words of Kubernetes."""
 
     HEALTHY = "Healthy"
@@ -43,7 +43,7 @@ class DeviceReport:
 
     pool: str
     device: str
-    status: DeviceStatus
+    status: DRADeviceHealth
     message: str = ""
     #: Seconds for which the report holds; 0 or less means :data:`TIMEOUT`.
     timeout: float = 0.0
@@ -55,7 +55,7 @@ class DeviceHealth:
 
     pool: str
     device: str
-    status: DeviceStatus
+    status: DRADeviceHealth
     message: str
     #: When the device got this status.
     since: float
@@ -88,10 +88,10 @@ class DeviceHealths:
     def __len__(self) -> int:
         return len(self._devices)
 
-    def counts(self) -> dict[DeviceStatus, int]:
+    def counts(self) -> dict[DRADeviceHealth, int]:
         """Return how many devices have each status."""
         found = Counter(device.status for device in self)
-        return {status: found[status] for status in DeviceStatus}
+        return {status: found[status] for status in DRADeviceHealth}
 
     @property
     def next_expiry(self) -> float:
@@ -129,9 +129,9 @@ class DeviceHealths:
     def _lose(self, keys: list[tuple[str, str]], now: float) -> None:
         for key in keys:
             device = self._devices[key]
-            if device.status is not DeviceStatus.UNKNOWN or device.message:
-                since = device.since if device.status is DeviceStatus.UNKNOWN else now
-                self._devices[key] = DeviceHealth(*key, DeviceStatus.UNKNOWN, "", since, math.inf)
+            if device.status is not DRADeviceHealth.UNKNOWN or device.message:
+                since = device.since if device.status is DRADeviceHealth.UNKNOWN else now
+                self._devices[key] = DeviceHealth(*key, DRADeviceHealth.UNKNOWN, "", since, math.inf)
             else:
                 self._devices[key] = attrs.evolve(device, expires=math.inf)
 

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import attrs
 
-from ..checks import above_zero, at_least_one, by_type, each_above_zero
+from ..checks import above_zero, at_least_one, by_type, each_above_zero, refusing_text
 from ..errors import ConfigError, IllegalStepError
 from ..plugins.health import Health
 from ..text import escaped
@@ -24,7 +24,7 @@ def _types(types: Iterable[str]) -> frozenset[str]:
     return frozenset(types)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class HealthChecks:
     """How the endpoints of registered plugins are checked. Times are in seconds.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from ..checks import refusing_text
 from ..values import value
 from .answers import check_permits
 from .values import Pool
@@ -51,7 +52,7 @@ def _permits(permits: Iterable[str]) -> tuple[str, ...]:
     return given
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class LeasesConfig:
     """Who may lease what.
 

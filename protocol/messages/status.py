@@ -161,7 +161,7 @@ class FollowEnded:
 
 
 @value
-class RootReported:
+class RootStatus:
     """The state of a watcher, sent on each change and after each scan. Its counters grow as long as it lives."""
 
     root: str
@@ -344,7 +344,7 @@ StatusMessage = (
     | EventNoted
     | FollowEnded
     | EntryIgnored
-    | RootReported
+    | RootStatus
     | RegisterCalled
     | RegisterRefused
     | HandlersChanged
@@ -368,7 +368,7 @@ class Snapshot:
 
     time: float
     plugins: tuple[PluginStatus, ...]
-    roots: tuple[RootReported, ...]
+    roots: tuple[RootStatus, ...]
     handlers: tuple[str, ...]
 
 

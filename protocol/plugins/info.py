@@ -209,7 +209,7 @@ class Plugin:
     type: str
     name: str
     endpoint: str
-    versions: Versions = attrs.field(converter=_as_versions)
+    versions: tuple[str, ...] = attrs.field(converter=_as_versions)
     #: The path of the registration socket.
     socket: str
     #: Increases with each appearance of a socket; unique in the lifetime of the daemon.

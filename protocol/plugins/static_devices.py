@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from ..checks import copied
+from ..checks import copied, refusing_text
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .info import wrong_with_resource
@@ -39,7 +39,7 @@ class StaticResourceError(ConfigError):
         self.problems = problems
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class StaticResource:
     """A resource whose devices are device nodes of the machine.
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import attrs
 
 from ..backoff import Backoff, RestartIntensity
-from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none
+from ..checks import above_zero, at_least_one, each_instance_of, instance_of, not_negative, or_none, refusing_text
 from ..discovery.device_directory import USUAL_NAME
 from ..discovery.roots import Root, without_slash
 from ..errors import ConfigError, ValidationError
@@ -26,7 +26,7 @@ from ..registration.settings import Timeouts
 from ..status.metrics_config import MetricsConfig
 from ..trust.users import Trust
 from ..values import value
-from ..wire.limits import REGISTRATION_LIMITS, Limits
+from ..wire.limits import REGISTRATION_LIMITS, WireLimits
 
 __all__ = ["Root", "Timeouts"]  # defined elsewhere
 
@@ -74,7 +74,7 @@ class DevicePluginDirectory:
         return self.directory == device_plugins_beside(())
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class Config:
     """A node's configuration.
 
@@ -104,9 +104,9 @@ class Config:
     info_limits: InfoLimits = attrs.field(factory=InfoLimits, validator=instance_of(InfoLimits))
     #: How many plugins can be registered under one (type, name). A further one waits as if its name was refused.
     max_instances: int = attrs.field(default=MAX_INSTANCES, validator=at_least_one)
-    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults fit a call with one small
-    #: answer, unlike ``Limits()``; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
-    wire_limits: Limits = attrs.field(default=REGISTRATION_LIMITS, validator=instance_of(Limits))
+    #: WireLimits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults fit a call with one small
+    #: answer, unlike ``WireLimits()``; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
+    wire_limits: WireLimits = attrs.field(default=REGISTRATION_LIMITS, validator=instance_of(WireLimits))
     #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).

@@ -24,7 +24,7 @@ from ..logs.lines import Format, Level
 from ..plugins.info import InfoLimits
 from ..status.metrics_config import MetricsConfig
 from ..trust.users import Trust
-from ..wire.limits import Limits
+from ..wire.limits import WireLimits
 from .config import Config, DevicePluginDirectory, ReadyWhen, Timeouts
 from .kinds import (
     DEFAULT,
@@ -52,7 +52,7 @@ PARTS: Final[Mapping[str, type]] = {
     "backoff": Backoff,
     "intensity": RestartIntensity,
     "info_limits": InfoLimits,
-    "wire_limits": Limits,
+    "wire_limits": WireLimits,
     "device_plugins": DevicePluginDirectory,
     "health_checks": HealthChecks,
     "dra": DRAConfig,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from ..messages.status import HealthChecked, RootReported, StateChanged
+from ..messages.status import HealthChecked, RootStatus, StateChanged
 from ..plugins.devices import ResourceStatus
 from ..plugins.health import Health
 from ..plugins.info import BUILT_IN_TYPES, DRA
@@ -120,7 +120,7 @@ class Metrics:
     #: Calls of Register, by the resource in the call.
     register_calls: ByResource = attrs.field(factory=ByResource)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
-    _reports: dict[str, RootReported] = attrs.field(factory=dict)
+    _reports: dict[str, RootStatus] = attrs.field(factory=dict)
 
     def label(self, plugin_type: str | None) -> str:
         """Return the label of a plugin type; the number of labels is bounded."""
@@ -154,11 +154,11 @@ class Metrics:
         if change.registered_in is not None and change.state is _REGISTERED:
             self.registration.observe(change.registered_in)
 
-    def count_root(self, report: RootReported) -> None:
+    def count_root(self, report: RootStatus) -> None:
         """Add what a watcher has counted since its last report."""
         before = self._reports.get(report.root)
         if before is None or report.scans < before.scans:
-            before = RootReported(report.root, report.watching, report.time)
+            before = RootStatus(report.root, report.watching, report.time)
         self.roots.scans += report.scans - before.scans
         self.roots.failures += max(0, report.scan_failures - before.scan_failures)
         self.roots.overflows += max(0, report.overflows - before.overflows)
@@ -249,7 +249,7 @@ _WATCHING = (
 )
 
 
-def watched(roots: Iterable[RootReported]) -> dict[str, int]:
+def watched(roots: Iterable[RootStatus]) -> dict[str, int]:
     """Return the number of roots for each way of being watched."""
     return dict.fromkeys(_WATCHING, 0) | Counter(root.watching for root in roots)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from ..checks import refusing_text
 from ..errors import ConfigError
 from ..values import value
 
@@ -48,7 +49,7 @@ def _lower(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.lower() for name in names)
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class MetricsConfig:
     """The address on which a node serves its metrics over TCP, besides its status socket, and the names of its hosts.
 

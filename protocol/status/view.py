@@ -19,7 +19,7 @@ from ..messages.status import (
     HealthReported,
     OwnerChanged,
     PluginDisplaced,
-    RootReported,
+    RootStatus,
     ServingChanged,
     StateChanged,
 )
@@ -251,7 +251,7 @@ class View:
 
     def __init__(self, history: int = HISTORY, gone_kept: int = GONE_KEPT) -> None:
         self.rows: dict[str, Row] = {}
-        self.roots: dict[str, RootReported] = {}
+        self.roots: dict[str, RootStatus] = {}
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
         #: The highest generation that is gone. A newer one need not be searched in ``_gone``.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..checks import refusing_text
 from ..errors import ConfigError
 from ..values import value
 
@@ -75,7 +76,7 @@ def parse_trusted_user(text: str) -> TrustedUser:
     return _check(int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=refusing_text)
 class Trust:
     """The policy of who may register plugins: root, the user that runs plugind, and additional ``uids``.
 

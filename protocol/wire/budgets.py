@@ -7,7 +7,7 @@ for frames, header work and bytes (faults 53 to 64). So whatever a peer sends, i
 from typing import Final
 
 from .errors import WireError, WireProblem, over_limit
-from .limits import Limits
+from .limits import WireLimits
 
 #: The most bytes of a connection that counts as holding little. 4,096 such connections fit into half of 4 MiB.
 LITTLE: Final = 512
@@ -67,7 +67,7 @@ class Budgets:
 
     __slots__ = ("_call_limits", "_limits", "bytes_left", "counted", "frames_left", "header_bytes_left", "spent")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WireLimits) -> None:
         self._limits = limits.budgets
         self._call_limits = limits.call_budgets
         #: The frames, header work and bytes that the peer can still send.

@@ -52,7 +52,7 @@ class DialError(Exception):
 
 
 class WireProblem(enum.Enum):
-    """The rule or limit that ended a connection or a call. A limit's value is the name of its field in ``Limits``."""
+    """The rule or limit that ended a connection or a call. A limit has the name of its field in ``WireLimits``."""
 
     #: The peer closed the connection, or it broke.
     CLOSED = "closed"
@@ -167,7 +167,7 @@ class WireError(Exception):
 
 
 def over_limit(problem: WireProblem, limit: int, what: str) -> WireError:
-    """Return the error for ``what`` beyond ``limit``, which names the field of ``Limits`` to change."""
+    """Return the error for ``what`` beyond ``limit``, which names the field of ``WireLimits`` to change."""
     return WireError(problem, f"{what} over the limit of {limit} (limit {problem.value})")
 
 

@@ -45,7 +45,7 @@ from .frames import (
     unpadded,
 )
 from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
-from .limits import DEFAULT_LIMITS, SMALL_DATA_BYTES, UNLIMITED, Limits
+from .limits import DEFAULT_LIMITS, SMALL_DATA_BYTES, UNLIMITED, WireLimits
 from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_responses
 from .sending import Sender, Stream
 
@@ -74,7 +74,7 @@ class ClientConnection:
         "touched",
     )
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
+    def __init__(self, limits: WireLimits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
         budgets = Budgets(limits)
         sender = Sender(limits, budgets)
         self.limits = limits

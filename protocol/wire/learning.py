@@ -28,7 +28,7 @@ from .conversation import (
 from .frames import DATA, HEADERS
 from .grpc import ClientCall
 from .http2 import ClientConnection
-from .limits import REGISTRATION_LIMITS, Limits
+from .limits import REGISTRATION_LIMITS, WireLimits
 from .outcomes import SUCCESS
 
 #: The most calls, bytes of the peer, frames that cost a budget, and work (as ``ClientConnection.receive`` counts it) of
@@ -48,7 +48,7 @@ class KnownConversations:
 
     __slots__ = ("_max_message", "_missed", "_start", "_steps", "authority", "limits")
 
-    def __init__(self, limits: Limits = REGISTRATION_LIMITS, authority: str = "localhost") -> None:
+    def __init__(self, limits: WireLimits = REGISTRATION_LIMITS, authority: str = "localhost") -> None:
         self.limits = limits
         self.authority = authority
         #: The state of a new connection.
@@ -99,7 +99,7 @@ class KnownConversations:
             begins.remember(response)
 
 
-def _max_message(limits: Limits) -> int:
+def _max_message(limits: WireLimits) -> int:
     """Return the largest length of a message that concerns no limit, whatever else is in the conversation."""
     total = MAX_BYTES + MAX_CALLS * MAX_MESSAGE
     enough = all(limit is None or limit >= total for limit in (limits.call_bytes, limits.total_bytes))
@@ -127,7 +127,7 @@ class _Step:
 class _Lesson:
     """A conversation that the machine repeats."""
 
-    def __init__(self, limits: Limits, authority: str, max_message: int) -> None:
+    def __init__(self, limits: WireLimits, authority: str, max_message: int) -> None:
         self._connection = ClientConnection(limits)
         self._authority = authority
         self._max_message = max_message

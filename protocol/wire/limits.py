@@ -4,7 +4,7 @@ The budgets of control frames are per connection and per ``budget_period``: keep
 lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
 calls ``Budgets.replenish`` after each period.
 
-The budgets of a call are refilled whenever a call begins. ``Limits()`` has none, so that a stream can last forever;
+The budgets of a call are refilled whenever a call begins. ``WireLimits()`` has none, so that a stream can last forever;
 ``REGISTRATION_LIMITS`` are for calls with one small answer, and ``ENDPOINT_LIMITS`` for the connection to an endpoint,
 on which a plugin sends lists of devices as long as it lives.
 """
@@ -35,7 +35,7 @@ def _window(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
 
 
 @attrs.frozen
-class Limits:
+class WireLimits:
     """Limits of one client connection. Sizes are in bytes, counts in frames, ``budget_period`` in seconds."""
 
     #: The largest message that is received; a longer length prefix is refused before anything is kept (fault 50).
@@ -125,11 +125,11 @@ class Limits:
         return PREFACE + struct.pack(">HBBBI", 0, len(settings), 4, 0, 0) + settings + update
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = WireLimits()
 
 #: The limits of a registration's connection. GetInfo and NotifyRegistrationStatus have one small answer each: grpcio,
 #: grpc-go, grpclib, grpc-js and nghttp2 send at most 20 frames for a call and less than a kilobyte of headers.
-REGISTRATION_LIMITS: Final = Limits(
+REGISTRATION_LIMITS: Final = WireLimits(
     message_bytes=64 * 1024,
     settings_entries=128,
     call_frames=256,
@@ -141,7 +141,7 @@ REGISTRATION_LIMITS: Final = Limits(
 
 #: The limits of the connection to an endpoint. A list of 10,000 devices has about 600 KiB, and a list cannot be larger
 #: than a message of grpc-go. A list in small frames, or many tiny lists, would cost too much.
-ENDPOINT_LIMITS: Final = Limits(
+ENDPOINT_LIMITS: Final = WireLimits(
     message_bytes=4 * 1024 * 1024,
     header_list_bytes=16 * 1024,
     small_data=10_000,

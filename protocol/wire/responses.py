@@ -14,7 +14,7 @@ from typing import Final
 
 from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME, SETTING_BYTES, SETTINGS
 from .hpack_cache import ResponsePrefix, ResponseSuffix, TableState
-from .limits import Limits
+from .limits import WireLimits
 
 #: How many responses one connection can add to the cache.
 NEW_RESPONSES_PER_CONNECTION: Final = 2
@@ -32,7 +32,7 @@ _MESSAGE_HEAD_BYTES: Final = _MESSAGE_HEAD.size
 
 
 def match_response(
-    state: TableState, data: bytes, first: int, limits: Limits
+    state: TableState, data: bytes, first: int, limits: WireLimits
 ) -> tuple[ResponsePrefix, bytes, ResponseSuffix, int] | None:
     """Return the response at ``first`` if its shape is known in ``state``: prefix, message, suffix, and its end.
 

@@ -24,7 +24,7 @@ from .frames import (
     frame,
 )
 from .hpack_cache import ResponseBlock
-from .limits import DEFAULT_WINDOW, Limits
+from .limits import DEFAULT_WINDOW, WireLimits
 
 #: How many calls can begin before the peer announces its limit; no server should have a lower one (section 6.5.2).
 STREAMS_BEFORE_SETTINGS: Final = 100
@@ -103,7 +103,7 @@ class Sender:
         "touched",
     )
 
-    def __init__(self, limits: Limits, budgets: Budgets) -> None:
+    def __init__(self, limits: WireLimits, budgets: Budgets) -> None:
         self.limits = limits
         self._budgets = budgets
         #: The bytes to send. The code that sends a part deletes that part. Never replaced by another object.

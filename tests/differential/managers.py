@@ -47,6 +47,8 @@ class Manager:
 
 
 class _Handler:
+    follow = None
+
     def __init__(self, manager: Manager, plugins: dict[str, Plugin]) -> None:
         self._manager = manager
         self._plugins = plugins

@@ -6,7 +6,6 @@ import trio
 
 from plugind import Supervisor
 from plugind.protocol.health.checks import HealthChecks
-from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.end_to_end.processes import DEADLINE
@@ -21,10 +20,9 @@ async def until(node: Supervisor, health: Health, *, after: int = 0) -> PluginSt
     A plugin is followed once its handler has registered it, which is before the plugin has been told.
     """
     with trio.fail_after(DEADLINE):
-        async with node.changes() as changes:
-            async for change in changes:
-                for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-                    registered = plugin.state is StateName.REGISTERED
-                    if registered and plugin.health is health and plugin.generation > after:
-                        return plugin
+        async with node.watch() as changes:
+            async for plugin in changes:
+                registered = plugin.state is StateName.REGISTERED
+                if registered and plugin.health is health and plugin.generation > after:
+                    return plugin
     raise AssertionError("the node ended")

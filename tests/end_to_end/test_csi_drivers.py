@@ -12,7 +12,6 @@ import trio
 
 from plugind import Config, Root, Supervisor
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.tests.end_to_end.csi_drivers import ALL, GRPCIO, CSIDriverProgram
@@ -73,11 +72,10 @@ async def test_a_driver_shows_its_facts_hangs_goes_on_is_killed_and_started_agai
 async def reached(node: Supervisor, state: StateName) -> PluginStatus:
     """Return the status of the first plugin that is in ``state``."""
     with trio.fail_after(DEADLINE):
-        async with node.changes() as changes:
-            async for change in changes:
-                for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-                    if plugin.state is state:
-                        return plugin
+        async with node.watch() as changes:
+            async for plugin in changes:
+                if plugin.state is state:
+                    return plugin
     raise AssertionError("the node ended")
 
 

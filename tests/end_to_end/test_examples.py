@@ -205,6 +205,13 @@ async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_p
             assert await program.process.wait() == 0
 
 
+def test_the_page_about_embedding_has_the_programs_of_the_examples() -> None:
+    page = (CHECKOUT / "docs" / "embedding.md").read_text()
+    programs = [part.partition("```")[0] for part in page.split("```python\n")[1:]]
+    examples = [(EXAMPLES / name).read_text() for name in ("embed.py", "embed_asyncio.py")]
+    assert [program in example for program, example in zip(programs, examples, strict=True)] == [True, True]
+
+
 async def test_a_node_runs_as_a_guest_of_asyncio(tmp_path: Path) -> None:
     path = tmp_path / "red.sock"
     fake = ["fake", "--socket", str(path), "--type", "ColourPlugin", "--name", "red.example.com"]

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, FakeDRADriver
 from plugind.benchmarks.peers.hostile.process import hostile_peers
-from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
-from plugind.testing import FakeDRADriver, FakePlugin
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
+from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import Daemon, daemon
 from plugind.tests.end_to_end.sockets import serving
 
@@ -41,7 +41,7 @@ def shows(key: str, text: str, facts: dict[str, str]) -> bool:
 async def test_hostile_health_of_devices_costs_little_and_a_good_driver_beside_it_is_heard(tmp_path: Path) -> None:
     """Fault 65 for the streams of DRA drivers: floods, 10,000 devices, the longest texts, no names, no messages."""
     good = FakeDRADriver((*USUAL_SERVICES, HEALTH))
-    good.show(DeviceReport("pool-0", "gpu-0", DeviceStatus.HEALTHY, timeout=3600))
+    good.show(DeviceReport("pool-0", "gpu-0", DRADeviceHealth.HEALTHY, timeout=3600))
     plugin = FakePlugin("DRAPlugin", "good.example.com", ("v1.DRAPlugin", HEALTH), serves=[good])
     with ExitStack() as stack:
         node = stack.enter_context(daemon(tmp_path))
@@ -52,7 +52,7 @@ async def test_hostile_health_of_devices_costs_little_and_a_good_driver_beside_i
             await node.facts(f"dra-health-{index:05d}.example.com", partial(shows, key, text))
         async with serving(node.root / "good.sock", plugin):
             await node.facts(plugin.name, partial(shows, "devices", "1 healthy"))
-            good.show(DeviceReport("pool-0", "gpu-0", DeviceStatus.UNHEALTHY, "ECC", timeout=3600))
+            good.show(DeviceReport("pool-0", "gpu-0", DRADeviceHealth.UNHEALTHY, "ECC", timeout=3600))
             await node.facts(plugin.name, partial(shows, "devices", "1 unhealthy"))
         _, huge = await node.get(f"/plugins/{HUGE}")
         _, metrics = await node.get("/metrics")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.testing import DaemonTestError, RunningDaemon, daemon
+from plugind.testing import RunningDaemon, WaitFailedError, daemon
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SENSOR = ("--set", "handler_uids=SensorPlugin=root")
@@ -78,10 +78,10 @@ def test_a_handler_in_another_process_takes_plugins_and_is_missed_by_none_of_the
             assert time.monotonic() < deadline, node.log
             time.sleep(0.05)
         # It waits for its handler, which is no refusal.
-        with pytest.raises(DaemonTestError, match=r"early.example.com is not refused after 0.1 s"):
-            node.refused("early.example.com", within=0.1)
+        with pytest.raises(WaitFailedError, match=r"early.example.com is not refused after 0.1 s"):
+            node.refused("early.example.com", timeout=0.1)
         serving = node.run(*handler, str(node.status))
-        node.registered("early.example.com", within=120)
+        node.registered("early.example.com", timeout=120)
         plug(node, "stranger")
         assert "stranger is not ours" in (node.refused("stranger").cause or "")
         deadline = time.monotonic() + 30

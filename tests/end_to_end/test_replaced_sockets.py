@@ -19,12 +19,16 @@ from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.io import exact_connect
 from plugind.actors.io.unix_socket import UnixListener, listen
+from plugind.actors.node.node import Node
+from plugind.actors.node.ports import Ports
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
+from plugind.actors.status.memory import StatusConfig
 from plugind.protocol.identity import Identity
+from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.plugins.status import PluginStatus, StateName
 from plugind.protocol.registration.failures import REPLACED
 from plugind.protocol.wire.learning import KnownConversations
-from plugind.supervisor import Ports
+from plugind.supervisor import NodeSupervisor
 from plugind.testing import FakeHandler
 
 #: Dials as a node does.
@@ -96,7 +100,7 @@ async def plugin(directory: Path) -> AsyncIterator[Process]:
 def node(directory: Path, hook: Hook, handler: FakeHandler, *, follow: bool = False) -> Supervisor:
     config = Config(roots=(Root(str(directory)),), follow_symlinks_inside_root=follow, rescan=3600.0)
     ports = Ports(dial=hook, directory=lambda root: RealDirectory(root.path))
-    return Supervisor(config, handlers={"Colour": handler}, ports=ports)
+    return NodeSupervisor(Node(config, {"Colour": handler}, ports, StatusConfig(), SILENT))
 
 
 async def no_event_left() -> None:
@@ -151,7 +155,7 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
         process.start()
         config = Config(roots=(Root(str(directory)),), rescan=3600.0)
         ports = Ports(dial=DIAL, directory=lambda root: Racing(root.path))
-        async with Supervisor(config, handlers={"Colour": handler}, ports=ports) as supervisor:
+        async with NodeSupervisor(Node(config, {"Colour": handler}, ports, StatusConfig(), SILENT)) as supervisor:
             status = await registered(supervisor)
             await no_event_left()
             assert [entry.generation for entry in (await supervisor.snapshot()).plugins] == [status.generation]

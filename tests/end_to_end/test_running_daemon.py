@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plugind.protocol.plugins.status import StateName
-from plugind.testing import DaemonTestError, PluginProcess, RunningDaemon, daemon
+from plugind.testing import PluginProcess, RunningDaemon, WaitFailedError, daemon
 from plugind.tests.end_to_end.foreign import ALL, Foreign
 
 
@@ -32,7 +32,7 @@ def test_plugins_of_other_implementations_register(foreign: Foreign, node: Runni
     directory = node.plugins / foreign.label
     directory.mkdir()
     plugin = node.run(*foreign.command(directory / "a.sock", foreign.name, directory / ".service.sock"))
-    status = node.registered(foreign.name, within=60)
+    status = node.registered(foreign.name, timeout=60)
     assert (status.state, status.type, status.pid) == (StateName.REGISTERED, foreign.type, plugin.pid)
     assert plugin.end() is not None
 
@@ -42,14 +42,14 @@ def test_a_plugin_in_shell_has_the_devices_that_it_lists(node: RunningDaemon) ->
         f"exec {sys.executable} -m plugind fake --socket {node.plugins}/sh.sock --type DevicePlugin --name x.com/sh"
     )
     node.run("sh", "-c", f"{command} --device a=/dev/null --device b=/dev/zero")
-    resource = node.devices("x.com/sh", healthy=2, within=60)
+    resource = node.devices("x.com/sh", healthy=2, timeout=60)
     assert [device.id for device in resource.devices()] == ["a", "b"]
 
 
 def test_what_says_that_a_lease_is_held_stays_in_the_directory_of_the_test(node: RunningDaemon) -> None:
     """Left elsewhere, a lease of one test would withhold the devices of another one."""
     fake(node, "x.com/held", "--type", "DevicePlugin", "--device", "a=/dev/null")
-    node.devices("x.com/held", within=60)
+    node.devices("x.com/held", timeout=60)
     with node.client.allocate({"x.com/held": 1}):
         (marker,) = (node.directory / "markers").iterdir()
     assert marker.name.startswith("leases-")
@@ -57,8 +57,8 @@ def test_what_says_that_a_lease_is_held_stays_in_the_directory_of_the_test(node:
 
 def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_known(node: RunningDaemon) -> None:
     plugin = fake(node, "red.example.com", "--type", "ColourPlugin")
-    with pytest.raises(DaemonTestError) as raised:
-        node.registered("red.example.com", within=600)
+    with pytest.raises(WaitFailedError) as raised:
+        node.registered("red.example.com", timeout=600)
     text = str(raised.value)
     assert text.startswith("red.example.com is refused\n")
     assert "ColourPlugin red.example.com is parked, attempt 1: " in text
@@ -70,15 +70,15 @@ def test_a_wait_for_a_plugin_that_is_refused_fails_at_once_with_all_that_is_know
 
 def test_a_wait_for_a_refusal_fails_once_the_plugin_is_registered(node: RunningDaemon) -> None:
     fake(node, "x.com/taken", "--type", "DevicePlugin", "--device", "a=/dev/null")
-    with pytest.raises(DaemonTestError, match=r"^x.com/taken is registered\n"):
-        node.refused("x.com/taken", within=600)
+    with pytest.raises(WaitFailedError, match=r"^x.com/taken is registered\n"):
+        node.refused("x.com/taken", timeout=600)
 
 
 def test_a_wait_ends_with_the_processes_of_the_test() -> None:
     with daemon() as node:
         node.run("sh", "-c", "echo cannot find the hardware; exit 3")
-        with pytest.raises(DaemonTestError) as raised:
-            node.devices("x.com/gpu", within=600)
+        with pytest.raises(WaitFailedError) as raised:
+            node.devices("x.com/gpu", timeout=600)
         text = str(raised.value)
         assert text.startswith("x.com/gpu has not 1 healthy devices, and all processes of the test have ended\n")
         assert "has ended with code 3:\n  cannot find the hardware\n" in text
@@ -86,12 +86,12 @@ def test_a_wait_ends_with_the_processes_of_the_test() -> None:
 
 def test_a_wait_ends_with_the_daemon_and_with_its_time() -> None:
     with daemon() as node:
-        with pytest.raises(DaemonTestError, match=r"^a is not registered after 0.1 s\n"):
-            node.registered("a", within=0.1)
+        with pytest.raises(WaitFailedError, match=r"^a is not registered after 0.1 s\n"):
+            node.registered("a", timeout=0.1)
         pid = next(entry for entry in Path("/proc").iterdir() if _is_daemon(entry, node))
         os.kill(int(pid.name), signal.SIGKILL)
-        with pytest.raises(DaemonTestError, match=r"^a is not registered, and the daemon has ended\n"):
-            node.registered("a", within=600)
+        with pytest.raises(WaitFailedError, match=r"^a is not registered, and the daemon has ended\n"):
+            node.registered("a", timeout=600)
 
 
 def _is_daemon(entry: Path, node: RunningDaemon) -> bool:
@@ -106,7 +106,7 @@ def test_a_daemon_that_does_not_start_says_why_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path) if len(str(tmp_path)) <= 40 else None)
-    with pytest.raises(DaemonTestError, match="unknown key strickt"), daemon("--set", "strickt=true"):
+    with pytest.raises(WaitFailedError, match="unknown key strickt"), daemon("--set", "strickt=true"):
         pytest.fail("it must not begin")
     assert list(tmp_path.iterdir()) == []
 

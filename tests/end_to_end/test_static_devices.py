@@ -35,11 +35,11 @@ def shown(node: RunningDaemon, *words: str) -> str:
 def test_a_device_of_the_machine_is_leased_without_a_plugin_and_stays_what_it_was(tmp_path: Path) -> None:
     make(tmp_path / "ttyUSB0", 3)
     with daemon("--devices", f"lab/serial={tmp_path}/ttyUSB*") as node:
-        node.devices("lab/serial", healthy=1, within=60)
+        node.devices("lab/serial", healthy=1, timeout=60)
         given = shown(node, "allocate", "lab/serial=1", "--", "sh", "-c", "echo $PLUGIND_DEVICES at $PLUGIND_NODES")
         assert given == f"lab/serial=ttyUSB0 at {tmp_path}/ttyUSB0\n"
         make(tmp_path / "ttyUSB1", 5)
-        node.devices("lab/serial", healthy=2, within=60)
+        node.devices("lab/serial", healthy=2, timeout=60)
         shown(node, "allocate", "lab/serial=1", "--id", "bench", "--until-release", "--ids", "ttyUSB0")
         (tmp_path / "ttyUSB0").unlink()
         make(tmp_path / "ttyUSB0", 7)

@@ -20,7 +20,7 @@ from plugind.actors.discovery import watcher
 from plugind.actors.discovery.directory import RealDirectory, describe, describe_inotify
 from plugind.protocol.messages.discovery import EntryRefused, ScanCompleted, SocketAppeared, SocketVanished
 from plugind.protocol.messages.reconciler import ReconcilerMessage
-from plugind.protocol.messages.status import RootReported, StatusMessage
+from plugind.protocol.messages.status import RootStatus, StatusMessage
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 from plugind.tests.end_to_end.processes import DEADLINE
 
@@ -31,7 +31,7 @@ class Seen:
 
     sockets: dict[str, int] = attrs.Factory(dict)
     refused: dict[str, str] = attrs.Factory(dict)
-    report: RootReported | None = None
+    report: RootStatus | None = None
     changed: trio.Event = attrs.Factory(trio.Event)
 
     def note(self, message: ReconcilerMessage | StatusMessage) -> None:
@@ -43,7 +43,7 @@ class Seen:
             case SocketVanished():
                 self.sockets.pop(message.path, None)
                 self.refused.pop(message.path, None)
-            case RootReported():
+            case RootStatus():
                 self.report = message
             case ScanCompleted():
                 return

@@ -239,7 +239,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
     async def _ask_for_facts(self, target: str) -> None:
         with trio.move_on_after(LONGEST) as scope:
             try:
-                await self.node.supervisor.ask_for_facts(target)
+                await self.node.supervisor.retry(target, facts=True)
             except (NodeEndedError, RuntimeError):
                 # The daemon has ended, or does not run now.
                 return
@@ -374,7 +374,7 @@ class CSIDrivers(Drivers[ScriptedCSIDriver]):
             before = driver.service.newest
             self.wall.set_off(self.wall.off - 7200.0)
             if pause < REFRESHED:
-                await self.node.supervisor.ask_for_facts(driver.path)
+                await self.node.supervisor.retry(driver.path, facts=True)
             await self.let_pass(pause)
             shown = self._shown.get((driver.path, self.statuses[driver.path].generation), 0)
             if driver.service.newest <= before or shown < before + 1:

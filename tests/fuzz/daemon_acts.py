@@ -132,7 +132,7 @@ class DaemonActs:
 
         A socket that is tried and waits for a dial slot is shown as before.
         """
-        queued = (await self._node.supervisor.counts()).queued
+        queued = (await self._node.supervisor.internals.counts()).queued
         shown = {plugin.socket: plugin for plugin in (await self._node.snapshot()).plugins}
         dialed = {path for time, path in self._node.network.dials if time >= asked}
         for answer in answers:

@@ -13,7 +13,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.simulation.streams import ClientEnd
-from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from plugind.protocol.plugins.health import Health
 from plugind.tests.fuzz.dra_services import KINDS, ScriptedDRADriver, telling
 from plugind.tests.fuzz.drivers import Driver, Drivers
@@ -31,7 +31,7 @@ _RESTARTED: Final = (1.5, 3.0, 5.0, 10.0, 19.0)
 _LONG: Final = 3600.0
 
 
-def _report(device: str, holds: float, status: DeviceStatus = DeviceStatus.HEALTHY) -> DeviceReport:
+def _report(device: str, holds: float, status: DRADeviceHealth = DRADeviceHealth.HEALTHY) -> DeviceReport:
     return DeviceReport("pool-0", device, status, "", holds)
 
 
@@ -73,7 +73,7 @@ class DeviceChecks:
         """Each word holds for its time, by a clock that nobody sets; one that is missing in a list holds on."""
         tell = driver.service.tell
         for offset in (0.0, -7200.0, 7200.0):
-            unwell = _report("gpu-3", _LONG, DeviceStatus.UNHEALTHY)
+            unwell = _report("gpu-3", _LONG, DRADeviceHealth.UNHEALTHY)
             tell([_report("gpu-0", 6.0), _report("gpu-1", 14.0), _report("gpu-2", 0.0), unwell])
             await self._pass(2.0)
             self._drivers.wall.set_off(offset)
@@ -84,7 +84,7 @@ class DeviceChecks:
     async def _end_streams(self, driver: Driver[ScriptedDRADriver]) -> None:
         """Neither the end of a stream, nor nonsense, changes what was said before."""
         service = driver.service
-        service.tell([_report("gpu-0", _LONG), _report("gpu-1", _LONG, DeviceStatus.UNHEALTHY)])
+        service.tell([_report("gpu-0", _LONG), _report("gpu-1", _LONG, DRADeviceHealth.UNHEALTHY)])
         await self._pass(_SHOWN)
         for error in (None, GRPCError(Status.INTERNAL, "nvml"), GRPCError(Status.UNAVAILABLE, "")):
             service.end(error)

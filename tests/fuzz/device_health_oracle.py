@@ -148,7 +148,7 @@ class DeviceHealthOracle:
 
     def registered(self, plugin: Plugin) -> None:
         """An instance was registered."""
-        services = [service for service in SERVICES if service in plugin.versions]
+        services: list[str] = [service for service in SERVICES if service in plugin.versions]
         self._instances[plugin.socket, plugin.generation] = _Instance(plugin.name, services, bool(services))
 
     def left(self, plugin: Plugin) -> None:

@@ -13,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
-from plugind.protocol.handlers.dra_health import MAX_DEVICES, MAX_NAME, DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import MAX_DEVICES, MAX_NAME, DeviceReport, DRADeviceHealth
 from plugind.protocol.proto import dra_health_v1_pb2 as health_v1
 from plugind.protocol.proto import dra_v1_pb2 as v1
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -170,7 +170,7 @@ class ScriptedDRADriver(FakeDRADriver):
 
     def tell_nonsense(self, chance: random.Random, kind: int) -> None:
         """Tell what cannot be, or what means nothing: one of :data:`KINDS`."""
-        well, *_ = reports = [*_devices(chance, _HOLDS), DeviceReport("pool-0", "gpu-0", DeviceStatus.HEALTHY)]
+        well, *_ = reports = [*_devices(chance, _HOLDS), DeviceReport("pool-0", "gpu-0", DRADeviceHealth.HEALTHY)]
         match kind:
             case 0:
                 self.babbles_of_devices = True
@@ -180,10 +180,10 @@ class ScriptedDRADriver(FakeDRADriver):
             case 2:
                 self._tell([*reports, attrs.evolve(well, pool="")])
             case 3:
-                self._tell([*reports, *(attrs.evolve(report, status=DeviceStatus.UNHEALTHY) for report in reports)])
+                self._tell([*reports, *(attrs.evolve(report, status=DRADeviceHealth.UNHEALTHY) for report in reports)])
             case _:
                 self._tell(
-                    DeviceReport("pool", f"gpu-{number}", DeviceStatus.HEALTHY) for number in range(MAX_DEVICES + 1)
+                    DeviceReport("pool", f"gpu-{number}", DRADeviceHealth.HEALTHY) for number in range(MAX_DEVICES + 1)
                 )
 
 
@@ -208,4 +208,4 @@ def _devices(chance: random.Random, holds: Sequence[float]) -> Iterator[DeviceRe
     for number, pool in itertools.product(range(_DEVICES), _POOLS):
         if chance.random() < 0.6:
             words = chance.choice(("", "ECC", "it is hot " * 200))
-            yield DeviceReport(pool, f"gpu-{number}", chance.choice([*DeviceStatus]), words, chance.choice(holds))
+            yield DeviceReport(pool, f"gpu-{number}", chance.choice([*DRADeviceHealth]), words, chance.choice(holds))

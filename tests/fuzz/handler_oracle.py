@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import attrs
@@ -445,6 +445,8 @@ class HandlerOracle:
 
 class WatchedHandler:
     """A handler that behaves as its script says, and reports each call to the oracle."""
+
+    follow: Callable[[Plugin, Link], Awaitable[None]] | None = None
 
     def __init__(self, number: int, policy: InstancePolicy, oracle: HandlerOracle) -> None:
         self.instances = policy

@@ -227,10 +227,9 @@ class _Script:
                 await self.node.start()
             case Act.RETRY | Act.FACTS:
                 target = chance.choice(_NAMES)
-                asked = self.node.supervisor.retry if act is Act.RETRY else self.node.supervisor.ask_for_facts
                 # A crash of the status actor delays the answer.
                 with trio.move_on_after(30.0):
-                    await asked(target)
+                    await self.node.supervisor.retry(target, facts=act is Act.FACTS)
             case Act.WAIT:
                 await trio.sleep(chance.uniform(0.0, 60.0))
             case _:

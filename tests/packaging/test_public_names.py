@@ -17,8 +17,36 @@ from plugind.tests.end_to_end.processes import finish
 REPOSITORY = Path(__file__).parents[2]
 #: What needs no Trio.
 VALUES = """
-    Backoff Config ConfigError HealthChecks InstancePolicy Limits MetricsConfig Plugin PluginError Root Timeouts Trust
-    __version__
+    Backoff Config ConfigError HealthChecks InstancePolicy MetricsConfig Plugin PluginError Root Timeouts Trust
+    WireLimits __version__
+"""
+
+PROGRAM = """
+from plugind import Config, Handler, Link, Plugin, Supervisr
+
+reveal_type(Config().rescan)
+
+
+class Idle:
+    follow = None
+
+    async def validate(self, plugin: Plugin) -> None: ...
+    async def register(self, plugin: Plugin, link: Link) -> None: ...
+    def deregister(self, plugin: Plugin) -> None: ...
+
+
+class Following(Idle):
+    async def follow(self, plugin: Plugin, link: Link) -> None: ...  # type: ignore[override]
+
+
+class Misspelt:
+    validate, register, deregister = Idle.validate, Idle.register, Idle.deregister
+
+    async def folow(self, plugin: Plugin, link: Link) -> None: ...
+
+
+handlers: list[Handler] = [Idle(), Following()]
+wrong: Handler = Misspelt()
 """
 
 
@@ -66,14 +94,16 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.extended
-def test_mypy_rejects_a_misspelt_import_and_finds_the_types_of_the_others(tmp_path: Path) -> None:
+def test_mypy_rejects_a_misspelt_import_and_a_misspelt_follow_and_finds_the_types_of_the_others(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed (PyPI package mypy, in the extra dev)")
     source = tmp_path / "program.py"
-    source.write_text("from plugind import Config, Supervisr\n\nreveal_type(Config().rescan)\n")
+    source.write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--config-file", str(REPOSITORY / "pyproject.toml"), str(source)]
     done = finish(command, cwd=REPOSITORY)
     assert 'Module "plugind" has no attribute "Supervisr"' in done.stdout, done.stdout + done.stderr
     assert 'Revealed type is "float"' in done.stdout, done.stdout
+    refused = re.findall(r'"(\w+)" is missing following "Handler" protocol member', done.stdout)
+    assert refused == ["Misspelt"], done.stdout
 
 
 def test_the_version_of_the_metadata_is_that_of_the_source() -> None:

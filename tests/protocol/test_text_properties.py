@@ -18,7 +18,7 @@ from plugind.protocol.wire.frames import (
     literal_string,
 )
 from plugind.protocol.wire.grpc import metadata_fields, timeout_field
-from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
+from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, WireLimits
 from plugind.protocol.wire.metadata import decode_metadata
 from plugind.protocol.wire.outcomes import decode_message
 from plugind.tests.protocol.hypothesis_settings import examples
@@ -221,7 +221,7 @@ def test_any_valid_limits_give_a_preamble_that_a_server_accepts(stream: int, con
 
     within = all(DEFAULT_WINDOW <= window <= MAX_WINDOW for window in (stream, connection)) and headers >= 1
     try:
-        limits = Limits(stream_window=stream, connection_window=connection, header_list_bytes=headers)
+        limits = WireLimits(stream_window=stream, connection_window=connection, header_list_bytes=headers)
     except ValueError:
         assert not within
         return

@@ -20,9 +20,10 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MemberDescriptorType, ModuleType
-from typing import Protocol
+from typing import Any, ForwardRef, Literal, Protocol, get_args, get_origin
 
 import attrs
+import grpclib.client
 
 import plugind
 import plugind.client
@@ -43,8 +44,8 @@ release never does.
 `CHANGELOG.md` says what changed.
 
 Everything else is private, wherever it can be imported from: names that begin with `_`, names that this page does not
-list, and the generated code under `plugind.protocol.proto`. Types that a signature names without being listed, such as
-`Users`, keep their attributes within a major release, but may move to another module. New parameters are
+list, and the generated code under `plugind.protocol.proto`, but for the modules of which `docs/testing.md` imports
+something. Every type that a signature names is one of these names, or one of another distribution. New parameters are
 keyword-only or have a default. The commands' options and exit codes, the JSON of the status socket and the names of
 metrics are public as well: `--help` describes the first, and `docs/status-socket.md` the others.
 
@@ -64,16 +65,52 @@ and those of its methods. An entry without parentheses is an attribute or a prop
 handler may do, and `docs/configuration.md` describes all settings.
 
 """
-#: Attributes without an underscore that are not part of the promise: the test kit and the daemon read them.
+#: Attributes without an underscore that are not part of the promise: the daemon and the test kit use them themselves.
+#: A class with ``__init__`` among them is one of which users make no instances.
 NOT_PROMISED = {
-    "Supervisor.internals",
-    *(
-        f"Channel.{name}"
-        for name in (
-            *("flush", "flushed", "look", "needs_reader", "open", "request_now", "send_now", "send_rest", "until"),
-            *("wait", "wait_turn"),
-        )
-    ),
+    f"{owner}.{name}"
+    for owner, names in {
+        "Answer": "access identities needs_container",
+        "Backoff": "delay",
+        "Channel": """
+            __init__ flush flushed is_idle look needs_reader open request request_now send_now send_rest takes_calls
+            unary until wait wait_turn
+        """,
+        "DRAConfig": "health_services",
+        "DRADriver": "__init__",
+        "DevicePluginDirectory": "is_usual",
+        "Call": "peer_pid reaction",
+        "Fails": "exception",
+        "FakeCSIDriver": "note",
+        "FakeDevices": "allocate note prefer send",
+        "FakePlugin": "decide info",
+        "HealthChecks": "checks next_period of_type on_grid why_not_checked",
+        "HeldLease": "__init__",
+        "Lease": "for_uid job moved owner request withheld_until",
+        "LeaseUsers": "socket_mode",
+        "MemoryDirectory": """
+            __init__ check_above delaying_events dropping_events events follow hold identity inode leads_to_socket look
+            look_at_all make owner_above release scan sockets target
+        """,
+        "PluggedIn": """
+            __init__ accepted alive become connections pid process reads_since serves_itself suspended suspended_at uid
+        """,
+        "PluginProcess": "__init__ told",
+        "Pool": "admits has is_closed",
+        "PluginStatus": "step steps",
+        "HistoryEntry": "step",
+        "ResourceStatus": "changed instances listed",
+        "RestartIntensity": "admit",
+        "RootStatus": "conditions degraded_by directories made remade",
+        "RunningDaemon": "__init__ end wait_answering",
+        "Serving": "__init__ answer begin",
+        "SimulatedNode": "actors begin_kill check_progress health history leftovers record register statuses",
+        "Supervisor": "internals",
+        "SyncWatch": "__init__",
+        "Trust": "includes names refusal",
+        "Watch": "__init__",
+    }.items()
+    for name in names.split()
 }
 
 
@@ -169,6 +206,8 @@ def _constructor(value: type) -> str:
     """Return the signature of a class; empty where its attributes say it, or nobody makes instances."""
     if attrs.has(value) or issubclass(value, Exception | enum.Enum) or Protocol in value.__bases__:
         return ""
+    if f"{value.__name__}.__init__" in NOT_PROMISED:
+        return ""
     return _signature(value)
 
 
@@ -201,7 +240,8 @@ def _methods(value: type) -> Iterator[tuple[str, object]]:
         method = isinstance(member, property) or (
             inspect.isroutine(member) and not isinstance(member, MemberDescriptorType)
         )
-        if method and not name.startswith("_") and f"{value.__name__}.{name}" not in NOT_PROMISED:
+        # A name that begins with a capital letter is a method of a gRPC service.
+        if method and name[0].islower() and f"{value.__name__}.{name}" not in NOT_PROMISED:
             yield name, member
 
 
@@ -212,11 +252,60 @@ def _attributes(value: type) -> Iterator[str]:
         for member in value:
             text = markdown(comments.get(member.name, ""))
             yield f"- `{member.name}`{': ' + text if text else ''}"
-    elif attrs.has(value):
-        for field in attrs.fields(value):
-            if not field.name.startswith("_") and field.init:
-                text = markdown(comments.get(field.name, ""))
-                yield f"- `{field.name}: {_annotation(field.type)}{_default(field)}`{': ' + text if text else ''}"
+    for field in _fields(value):
+        text = markdown(comments.get(field.name, ""))
+        yield f"- `{field.name}: {_annotation(field.type)}{_default(field)}`{': ' + text if text else ''}"
+
+
+def _fields(value: type) -> list[attrs.Attribute[object]]:
+    """Return the public fields of an attrs class; none of another class."""
+    return [
+        field
+        for field in (attrs.fields(value) if attrs.has(value) else ())
+        if field.init and not field.name.startswith("_") and f"{value.__name__}.{field.name}" not in NOT_PROMISED
+    ]
+
+
+def unimportable() -> Iterator[str]:
+    """Yield each type of plugind in a public annotation that cannot be imported from the public modules."""
+    public = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+    for owner, value in public.items():
+        annotations: list[tuple[str, str, object]] = []
+        if inspect.isclass(value):
+            annotations += [(value.__module__, field.name, field.type) for field in _fields(value)]
+            functions: dict[str, Any] = dict(_methods(value))
+            if _constructor(value):
+                functions["__init__"] = value.__init__
+        else:
+            functions = {owner: value} if callable(value) else {}
+        for name, member in functions.items():
+            function = inspect.unwrap(getattr(member, "fget", member))
+            hints = getattr(function, "__annotations__", {})
+            annotations += [(function.__module__, name, hint) for hint in hints.values()]
+        for module, name, annotation in annotations:
+            for missing in _types_in(annotation, {**public, "grpclib": grpclib, **vars(sys.modules[module])}):
+                if missing not in public.values():
+                    yield f"{owner}.{name}: {getattr(missing, '__qualname__', missing)}"
+
+
+def _types_in(annotation: object, names: dict[str, object]) -> Iterator[object]:
+    """Yield the classes of plugind in an annotation, and the names in it that nothing has."""
+    match annotation:
+        case str() | ForwardRef():
+            text = annotation if isinstance(annotation, str) else annotation.__forward_arg__
+            try:
+                yield from _types_in(eval(text, names), names)
+            except NameError as error:
+                yield error.name
+        case list() | tuple():
+            for one in annotation:
+                yield from _types_in(one, names)
+        case _:
+            if get_origin(annotation) is not Literal:
+                yield from _types_in([*get_args(annotation)], names)
+            for one in (annotation, get_origin(annotation)):
+                if inspect.isclass(one) and one.__module__.startswith("plugind."):
+                    yield one
 
 
 def _annotation(type_: object) -> str:

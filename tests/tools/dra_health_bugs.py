@@ -28,7 +28,7 @@ from plugind.actors.handlers.open_link import OpenLink
 from plugind.actors.handlers.paced import take_newest
 from plugind.protocol.handlers import dra_health as rules
 from plugind.protocol.handlers.dra import HEALTH_SERVICES, DRAConfig, Drivers
-from plugind.protocol.handlers.dra_health import DeviceHealths, DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import DeviceHealths, DeviceReport, DRADeviceHealth
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import Plugin
 from plugind.tests.fuzz.wall import WallClock
@@ -73,7 +73,7 @@ def forget_devices_that_are_missing() -> Iterator[None]:
     def add(healths: DeviceHealths, reports: list[DeviceReport]) -> list[DeviceReport]:
         said = {(report.pool, report.device) for report in reports}
         missing = [(health.pool, health.device) for health in healths if (health.pool, health.device) not in said]
-        return [*reports, *(DeviceReport(*device, DeviceStatus.UNKNOWN, "", 3600.0) for device in missing)]
+        return [*reports, *(DeviceReport(*device, DRADeviceHealth.UNKNOWN, "", 3600.0) for device in missing)]
 
     with _changed_reports(add):
         yield

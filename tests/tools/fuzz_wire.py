@@ -20,12 +20,12 @@ from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.learning import KnownConversations
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.tests.tools.known_streams import GET_INFO, NOTIFY, REFUSED, Difference, answers, compare, cut
 from plugind.tests.tools.known_streams import LIMITS as CONVERSATION_LIMITS
 from plugind.tests.tools.wire_streams import HEAD, Generated, generate, plain_response, read_by_us
 
-LIMITS: Final = Limits(message_bytes=64 * 1024)
+LIMITS: Final = WireLimits(message_bytes=64 * 1024)
 #: Mutants of each valid stream, and conversations of each round.
 MUTANTS: Final = 12
 CONVERSATIONS: Final = 8
@@ -120,7 +120,7 @@ def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCach
     return ("went on" if failure is None else failure.problem.name), ends
 
 
-def run(seed: int, cache: HeaderCache, ends: Counter[str], tables: dict[Limits, KnownConversations]) -> int:
+def run(seed: int, cache: HeaderCache, ends: Counter[str], tables: dict[WireLimits, KnownConversations]) -> int:
     """Run one round: one valid stream and its mutants, and some conversations. Return how many of these were known.
 
     Raises:
@@ -138,7 +138,7 @@ def run(seed: int, cache: HeaderCache, ends: Counter[str], tables: dict[Limits, 
     return sum(lead(chance, tables) for _ in range(CONVERSATIONS))
 
 
-def lead(chance: random.Random, tables: dict[Limits, KnownConversations]) -> bool:
+def lead(chance: random.Random, tables: dict[WireLimits, KnownConversations]) -> bool:
     """Lead a registration conversation in both ways, a part of which may be garbled. Return whether it was known.
 
     Raises:
@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="begin with this round instead of a random one")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
-    cache, ends, tables, recognized = HeaderCache(), Counter[str](), dict[Limits, KnownConversations](), 0
+    cache, ends, tables, recognized = HeaderCache(), Counter[str](), dict[WireLimits, KnownConversations](), 0
     began, rounds = time.monotonic(), 0
     while time.monotonic() - began < options.seconds:
         try:

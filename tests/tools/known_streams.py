@@ -17,7 +17,7 @@ from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.learning import KnownConversations
-from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, WireLimits
 from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.wire_streams import plain_response
 
@@ -156,7 +156,7 @@ def cut(frames: Sequence[bytes], chance: random.Random) -> Iterator[bytes]:
 class ByMachine:
     """Leads a conversation with the machine alone."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WireLimits) -> None:
         self.connection = ClientConnection(limits, HeaderCache())
         self.call: ClientCall | None = None
         self.sent = bytearray()
@@ -280,10 +280,10 @@ LIMITS: Final = (
     REGISTRATION_LIMITS,
     REGISTRATION_LIMITS,
     DEFAULT_LIMITS,
-    Limits(message_bytes=40, settings=1, call_frames=9),
-    Limits(total_bytes=200),
-    Limits(small_data=1),
-    Limits(header_list_bytes=100, settings_entries=3),
+    WireLimits(message_bytes=40, settings=1, call_frames=9),
+    WireLimits(total_bytes=200),
+    WireLimits(small_data=1),
+    WireLimits(header_list_bytes=100, settings_entries=3),
 )
 
 

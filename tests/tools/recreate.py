@@ -52,6 +52,7 @@ _STARTING = 0.1
 class Colours:
     """A handler that takes every plugin."""
 
+    follow = None
     instances = InstancePolicy.ALL
 
     async def validate(self, plugin: Plugin) -> None:

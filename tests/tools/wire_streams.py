@@ -18,7 +18,7 @@ from plugind.protocol.wire.frames import DATA, HEADERS, PING, PRIORITY, SETTINGS
 from plugind.protocol.wire.grpc import request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache, ResponseBlock
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.protocol.wire.sending import Sender, Stream
 
 Event = tuple[str, object]
@@ -97,7 +97,7 @@ class ReadByUs:
     buffered: int
 
 
-def read_by_us(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cache: HeaderCache) -> ReadByUs:
+def read_by_us(data: bytes, cuts: Iterator[int], requests: int, limits: WireLimits, cache: HeaderCache) -> ReadByUs:
     """Pass a server's bytes to our client in pieces of the sizes that ``cuts`` yields."""
     connection = ClientConnection(limits, cache)
     streams = [Recorder(connection.sender) for _ in range(requests)]
@@ -138,7 +138,7 @@ def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> 
 class Server:
     """A server on h2 that writes a random valid conversation."""
 
-    def __init__(self, chance: random.Random, requests: int, limits: Limits) -> None:
+    def __init__(self, chance: random.Random, requests: int, limits: WireLimits) -> None:
         self._chance = chance
         self._limits = limits
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
@@ -239,7 +239,7 @@ class Server:
         self._out += self._h2.data_to_send()
 
 
-def generate(seed: int, limits: Limits) -> Generated:
+def generate(seed: int, limits: WireLimits) -> Generated:
     """Return a valid conversation, and its events as h2's client reads them."""
     chance = random.Random(seed)
     requests = chance.choice((1, 1, 2, 3, 8))
@@ -247,7 +247,7 @@ def generate(seed: int, limits: Limits) -> Generated:
     return Generated(requests, data, read_by_h2(data, requests, limits))
 
 
-def read_by_h2(data: bytes, requests: int, limits: Limits) -> dict[int, list[Event]]:
+def read_by_h2(data: bytes, requests: int, limits: WireLimits) -> dict[int, list[Event]]:
     """Return the events of each stream as h2's client reads them. Errors of h2 pass through."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
     client.initiate_connection()

@@ -31,7 +31,7 @@ from plugind.protocol.wire.frames import (
     frame,
 )
 from plugind.protocol.wire.learning import KnownConversations
-from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, WireLimits
 
 GET_INFO = "/pluginregistration.Registration/GetInfo"
 Script = Callable[[trio.SocketStream], Awaitable[None]]
@@ -131,7 +131,7 @@ async def served(path: Path, script: Script) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def connected(path: Path, script: Script, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
+async def connected(path: Path, script: Script, limits: WireLimits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
     async with served(path, script) as name, await dial(name, timeout=60, limits=limits) as channel:
         yield channel
 
@@ -146,7 +146,7 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(f"{__name__}.BY_BYTES", request.param)
 
 
-def warm(limits: Limits = REGISTRATION_LIMITS) -> KnownConversations:
+def warm(limits: WireLimits = REGISTRATION_LIMITS) -> KnownConversations:
     """Return a table that knows what a good peer says."""
     conversations = KnownConversations(limits)
     conversations.learn([(GET_INFO, b""), HELLO + answer(1), (GET_INFO, b""), answer(3)])
@@ -155,7 +155,7 @@ def warm(limits: Limits = REGISTRATION_LIMITS) -> KnownConversations:
 
 @asynccontextmanager
 async def asking(
-    path: Path, script: Script, limits: Limits = DEFAULT_LIMITS
+    path: Path, script: Script, limits: WireLimits = DEFAULT_LIMITS
 ) -> AsyncIterator[Channel | RegistrationChannel]:
     """Connect for calls of GetInfo, in the way that was chosen."""
     if not BY_BYTES:
@@ -188,7 +188,7 @@ async def get_info(channel: Channel | RegistrationChannel, timeout: float | None
 
 
 async def refused(
-    path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 60
+    path: Path, script: Script, *, limits: WireLimits = DEFAULT_LIMITS, timeout: float | None = 60
 ) -> tuple[str, WireProblem | None, str | None]:
     """Call GetInfo, which must fail; return its status, problem and reason."""
     async with asking(path, script, limits) as channel:

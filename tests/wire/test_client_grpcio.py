@@ -25,11 +25,11 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
     RegistrationStatusResponse,
 )
 from plugind.protocol.wire.hpack_cache import CACHE
-from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, WireLimits
 from plugind.tests.wire.grpcio_server import INFO, grpcio_server
 from plugind.tests.wire.hostile import budgets_used
 
-LARGE = Limits(message_bytes=8 * 1024 * 1024)
+LARGE = WireLimits(message_bytes=8 * 1024 * 1024)
 SIZES = [0, 1, *(k * 1024 + d for k in (16, 64, 256) for d in (-1, 0, 1)), 4 * 1024 * 1024]
 
 

@@ -17,14 +17,14 @@ from plugind.actors.grpc.client.turns import TURN, PassTurns, Shared
 from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import PING, frame
-from plugind.protocol.wire.limits import REGISTRATION_LIMITS, UNLIMITED, Limits
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, UNLIMITED, WireLimits
 from plugind.tests.wire.hostile import HELLO, INFO, answer, data, get_info, headers
 
 #: A message of 60,000 bytes whose end never comes.
 BEGUN = HELLO + headers(1) + data(1, struct.pack(">BI", 0, 60_000))
 
 
-def in_memory(shared: Shared, limits: Limits = REGISTRATION_LIMITS) -> tuple[Channel, ServerEnd]:
+def in_memory(shared: Shared, limits: WireLimits = REGISTRATION_LIMITS) -> tuple[Channel, ServerEnd]:
     made = memory_connection()
     return Channel(made.client, limits=limits, shared=shared), made.server
 
@@ -91,7 +91,7 @@ async def test_flooders_take_one_turn_together_for_each_step_of_others(flood: by
         nursery.cancel_scope.cancel()
 
 
-async def prepared(shared: Shared, sent: bytes, limits: Limits) -> Channel:
+async def prepared(shared: Shared, sent: bytes, limits: WireLimits) -> Channel:
     """Return a channel on which ``sent`` waits to be read."""
     channel, theirs = in_memory(shared, limits)
     await theirs.send_all(sent)

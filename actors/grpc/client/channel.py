@@ -15,9 +15,8 @@ import trio
 from grpclib.const import Cardinality
 from grpclib.metadata import Deadline
 
-from ....protocol.wire.errors import WireError
 from ....protocol.wire.grpc import MetadataLike
-from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ....protocol.wire.limits import DEFAULT_LIMITS, WireLimits
 from ...io.unix_socket import Credentials
 from .driver import END, Driver
 from .stream import ClientStream, RecvT, SendT
@@ -53,7 +52,7 @@ class Channel(Driver):
         transport: Transport,
         *,
         authority: str = "localhost",
-        limits: Limits = DEFAULT_LIMITS,
+        limits: WireLimits = DEFAULT_LIMITS,
         peer: Credentials | None = None,
         shared: Shared | None = None,
     ) -> None:
@@ -113,12 +112,12 @@ class Channel(Driver):
         """Whether the channel is open and no task waits on it."""
         return not (self.closed or self._leading or self._parked)
 
-    async def wait_closed(self) -> WireError:
-        """Read, and answer keep-alive, until the connection ends. Return the reason."""
+    async def wait_closed(self) -> str:
+        """Wait until the connection ends, and return why. Meanwhile it is read, and keep-alive is answered."""
         self._transport.expect_nothing()
         await self.wait(self._has_failed, END)
         assert self.connection.failure is not None
-        return self.connection.failure
+        return str(self.connection.failure)
 
     async def __aenter__(self) -> Channel:
         return self

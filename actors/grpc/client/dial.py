@@ -16,7 +16,7 @@ from ....protocol.identity import Identity
 from ....protocol.text import in_seconds
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.learning import KnownConversations
-from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ....protocol.wire.limits import DEFAULT_LIMITS, WireLimits
 from ...io.connecting import connect, stream_socket
 from ...io.exact_connect import connect_to
 from ...io.unix_socket import Credentials, peer_credentials
@@ -57,7 +57,7 @@ async def dial(
     judge: Judge | None = None,
     follow_symlinks: bool = False,
     authority: str = "localhost",
-    limits: Limits = DEFAULT_LIMITS,
+    limits: WireLimits = DEFAULT_LIMITS,
     shared: Shared | None = None,
 ) -> Channel:
     """Connect to the unix stream socket at ``path``, within ``timeout`` seconds.

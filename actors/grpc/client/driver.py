@@ -17,7 +17,7 @@ from grpclib.const import Status
 from ....protocol.wire.errors import WireError, WireProblem
 from ....protocol.wire.grpc import ClientCall
 from ....protocol.wire.http2 import ClientConnection
-from ....protocol.wire.limits import Limits
+from ....protocol.wire.limits import WireLimits
 from ....protocol.wire.outcomes import CallOutcome, failure_outcome
 from ...io.unix_socket import Credentials
 from .transport import Transport
@@ -60,7 +60,7 @@ class Driver:
     )
 
     def __init__(
-        self, transport: Transport, authority: str, limits: Limits, peer: Credentials | None, shared: Shared
+        self, transport: Transport, authority: str, limits: WireLimits, peer: Credentials | None, shared: Shared
     ) -> None:
         self._transport = transport
         self._shared = shared

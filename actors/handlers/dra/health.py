@@ -16,7 +16,13 @@ from google.protobuf.message import DecodeError
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from ....protocol.handlers.dra_health import MAX_DEVICES, DeviceHealthError, DeviceHealths, DeviceReport, DeviceStatus
+from ....protocol.handlers.dra_health import (
+    MAX_DEVICES,
+    DeviceHealthError,
+    DeviceHealths,
+    DeviceReport,
+    DRADeviceHealth,
+)
 from ....protocol.proto import dra_health_v1_pb2 as api
 from ....protocol.wire.outcomes import status_text
 from ....protocol.wire.protobuf_fields import InvalidMessageError, check_count
@@ -27,7 +33,7 @@ from ..paced import take_newest
 AGAIN_AFTER = 5.0
 NOT_IMPLEMENTED = "not implemented"
 
-_STATUSES = {api.HEALTHY: DeviceStatus.HEALTHY, api.UNHEALTHY: DeviceStatus.UNHEALTHY}
+_STATUSES = {api.HEALTHY: DRADeviceHealth.HEALTHY, api.UNHEALTHY: DRADeviceHealth.UNHEALTHY}
 
 
 class HealthFollower:
@@ -125,7 +131,7 @@ def _reports(said: api.NodeWatchResourcesResponse) -> Iterator[DeviceReport]:
         yield DeviceReport(
             one.device.pool_name,
             one.device.device_name,
-            _STATUSES.get(one.health, DeviceStatus.UNKNOWN),
+            _STATUSES.get(one.health, DRADeviceHealth.UNKNOWN),
             one.message,
             one.health_check_timeout_seconds,
         )

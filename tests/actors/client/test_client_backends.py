@@ -125,7 +125,7 @@ def test_a_wait_that_is_cancelled_is_withdrawn(run: Run, tmp_path: Path) -> None
 ASKS: list[Callable[[Client], Coroutine[Any, Any, Any]]] = [
     lambda client: client.list(),
     lambda client: client.take({GPU: 1}, until_release=True),
-    lambda client: client.wait("red.example.com"),
+    lambda client: client.wait_for("red.example.com"),
     lambda client: watched(client),
 ]
 

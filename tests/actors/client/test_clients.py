@@ -229,15 +229,13 @@ async def test_the_devices_are_listed(make: Make, tmp_path: Path) -> None:
     assert server.requests[0].line == "GET /v1/devices?resource=vendor.com%2Fgpu HTTP/1.1"
 
 
-@pytest.mark.parametrize(("method", "facts"), [("retry", {}), ("ask_for_facts", {"facts": True})])
-async def test_a_plugin_is_tried_now_or_asked_for_facts(
-    make: Make, method: str, facts: dict[str, bool], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("facts", [{}, {"facts": True}])
+async def test_a_plugin_is_tried_now_or_asked_for_facts(make: Make, facts: dict[str, bool], tmp_path: Path) -> None:
     tried = {"socket": "/r/a.sock", "tried": True, "why": "tried now"}
     async with asking(make, tmp_path, answer(200, {"answers": [tried]}), answer(200, {})) as (client, server):
-        assert await getattr(client, method)("red") == (RetryAnswer("/r/a.sock", tried=True, why="tried now"),)
+        assert await client.retry("red", **facts) == (RetryAnswer("/r/a.sock", tried=True, why="tried now"),)
         with pytest.raises(DaemonError, match=r"cannot be understood: it is no list"):
-            await getattr(client, method)("red")
+            await client.retry("red", **facts)
     assert (server.requests[0].line, server.requests[0].body) == ("POST /retry HTTP/1.1", {"target": "red"} | facts)
 
 
@@ -344,7 +342,7 @@ async def test_a_wait_ends_when_all_are_registered(make: Make, tmp_path: Path) -
     first = chunked(line(state="dialing"), b"\n", line(state="gone"))
     second = chunked(line(name="blue.example.com", socket="/r/blue.sock"), line(), end=False)
     async with asking(make, tmp_path, first, second) as (client, server):
-        await client.wait("red.example.com", "blue.example.com")
+        await client.wait_for("red.example.com", "blue.example.com")
     assert len(server.requests) == 2
 
 
@@ -352,7 +350,7 @@ async def test_a_wait_that_is_too_long_says_what_is_missing(make: Make, tmp_path
     lines = chunked(line(state="waiting", cause="dial: refused\x1b"), b"\n", end=False)
     async with asking(make, tmp_path, lines, hold=True) as (client, _):
         with pytest.raises(NotReadyError) as caught:
-            await client.wait("red.example.com", "no.example.com", timeout=2)
+            await client.wait_for("red.example.com", "no.example.com", timeout=2)
     assert str(caught.value) == (
         "within 2 s: red.example.com is waiting (dial: refused\\x1b);"
         " no.example.com is not known: no socket has given this name"

@@ -20,14 +20,11 @@ from plugind.actors.console.demo import (
 )
 from plugind.actors.console.demo_devices import DeviceLines
 from plugind.actors.console.demo_display import MOST_ROWS, Display, screen
-from plugind.protocol.devices.messages import ResourceChanged
-from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.devices import (
     HEALTHY,
     UNHEALTHY,
     Device,
     DeviceList,
-    DevicesSnapshot,
     ResourceState,
     ResourceStatus,
 )
@@ -109,21 +106,21 @@ def resource(*unhealthy: str, since: float = 0.0, count: int = 4, lost_since: fl
 
 def test_devices_have_one_line_for_each_resource_with_those_that_are_unhealthy() -> None:
     devices = DeviceLines()
-    assert (devices.take(DevicesSnapshot(0.0)), devices.lines(0.0), devices.at_rest) == ([], [], False)
-    assert devices.take(DevicesSnapshot(1.0, (resource(count=0),))) == []
+    assert (devices.lines(0.0), devices.at_rest) == ([], False)
+    assert devices.take(resource(count=0)) == []
     healthy = ["example.com/gpu: 4 of 4 devices healthy"]
-    assert (devices.take(ResourceChanged(1.0, resource())), devices.lines(2.0)) == (healthy, healthy)
+    assert (devices.take(resource()), devices.lines(2.0)) == (healthy, healthy)
     assert devices.at_rest
-    one = devices.take(ResourceChanged(3.0, resource("gpu-1", since=3.0)))
+    one = devices.take(resource("gpu-1", since=3.0))
     assert one == ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy"]
     assert devices.lines(6.4) == DEVICES
     assert not devices.at_rest
     # A list that says the same again is not said again.
-    assert devices.take(ResourceChanged(7.0, resource("gpu-1", since=3.0))) == []
-    lost = devices.take(ResourceChanged(8.0, resource(lost_since=8.0)))
+    assert devices.take(resource("gpu-1", since=3.0)) == []
+    lost = devices.take(resource(lost_since=8.0))
     assert lost == ["example.com/gpu: 0 of 4 devices healthy; gpu-0 and 3 more unhealthy"]
     gone = attrs.evolve(resource(), state=ResourceState.GONE)
-    assert (devices.take(ResourceChanged(9.0, gone)), devices.lines(9.0)) == ([], [])
+    assert (devices.take(gone), devices.lines(9.0)) == ([], [])
 
 
 def driver_with_facts() -> PluginStatus:
@@ -132,14 +129,14 @@ def driver_with_facts() -> PluginStatus:
 
 def test_what_a_csi_driver_has_told_is_a_line_that_is_said_once() -> None:
     display = Display(guide(STATUS), live=False, once=True)
-    display.take(ResourceChanged(1.0, resource()))
-    assert display.take(PluginChanged(1.0, status("csi"))) == []
+    display.take(resource())
+    assert display.take(status("csi")) == []
     assert not display.has_settled(lambda sockets: True)
-    assert display.take(PluginChanged(1.5, driver_with_facts())) == FACTS
-    assert display.take(PluginChanged(2.0, attrs.evolve(driver_with_facts(), health=Health.HEALTHY))) == []
+    assert display.take(driver_with_facts()) == FACTS
+    assert display.take(attrs.evolve(driver_with_facts(), health=Health.HEALTHY)) == []
     assert display.facts == FACTS
     assert display.has_settled(lambda sockets: True)
-    display.take(PluginChanged(3.0, attrs.evolve(driver_with_facts(), state=StateName.GONE)))
+    display.take(attrs.evolve(driver_with_facts(), state=StateName.GONE))
     assert display.facts == []
 
 

@@ -16,14 +16,13 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, run_fake, spec_from, to_json
-from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.grpc.client.dial import dial
-from plugind.actors.grpc.server.serve import serve_stream
 from plugind.actors.simulation.plugins import FakeRegistration, Step
-from plugind.actors.simulation.streams import memory_connection
+from plugind.actors.simulation.reactions import Reaction
+from plugind.actors.simulation.streams import connected
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from plugind.testing import Call, FakePlugin, Reaction
+from plugind.testing import Call, FakePlugin
 
 ANSWERED, REFUSED, HUNG, DIED = Reaction.ANSWERED, Reaction.REFUSED, Reaction.HUNG, Reaction.DIED
 
@@ -70,24 +69,20 @@ def test_the_reaction_follows_from_the_script_and_from_earlier_calls(
 
 async def converse(fake: FakePlugin, calls: list[Call]) -> list[object]:
     """Make two GetInfo calls and one Notify in memory, each with a deadline of 2 s; return what the client got."""
-    made = memory_connection()
     got = list[object]()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, [FakeRegistration(fake, calls.append, lambda: None)], made.server)
-        async with Channel(made.client) as channel:
-            stub = channel.stub(RegistrationStub)
-            for _ in range(2):
-                try:
-                    got.append((await stub.GetInfo(InfoRequest(), timeout=2)).name)
-                except GRPCError as error:
-                    got.append(error.status)
-            status = RegistrationStatus(plugin_registered=False, error="no such type")
+    async with connected(FakeRegistration(fake, calls.append, lambda: None)) as channel:
+        stub = channel.stub(RegistrationStub)
+        for _ in range(2):
             try:
-                await stub.NotifyRegistrationStatus(status, timeout=2)
-                got.append("told")
+                got.append((await stub.GetInfo(InfoRequest(), timeout=2)).name)
             except GRPCError as error:
                 got.append(error.status)
-        nursery.cancel_scope.cancel()
+        status = RegistrationStatus(plugin_registered=False, error="no such type")
+        try:
+            await stub.NotifyRegistrationStatus(status, timeout=2)
+            got.append("told")
+        except GRPCError as error:
+            got.append(error.status)
     return got
 
 

@@ -12,12 +12,11 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
 from plugind.actors.console.fake_csi import CommandedDriver, obey
-from plugind.actors.grpc.client.channel import Channel
-from plugind.actors.grpc.server.serve import serve_stream
-from plugind.actors.simulation.streams import memory_connection
+from plugind.actors.simulation.reactions import Reaction
+from plugind.actors.simulation.streams import connected
 from plugind.protocol.proto import csi_v1_pb2 as api
 from plugind.protocol.proto.csi_v1_grpc import IdentityStub
-from plugind.testing import Call, CSICall, Reaction
+from plugind.testing import Call, CSICall
 
 BASE = ("--type=CSIPlugin", "--name=csi.example.com", "--socket=/s")
 
@@ -64,24 +63,21 @@ def test_a_command_changes_what_the_driver_says(line: str, said: str, attribute:
 
 
 async def test_each_call_is_recorded_with_what_becomes_of_it(autojump_clock: trio.testing.MockClock) -> None:
-    driver, calls, made = CommandedDriver("csi.example.com"), list[Call](), memory_connection()
+    driver, calls = CommandedDriver("csi.example.com"), list[Call]()
     driver.record = calls.append
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, [driver], made.server)
-        async with Channel(made.client) as channel:
-            stub = channel.stub(IdentityStub)
-            assert obey("refuse all", driver).endswith("NodeGetInfo are refused from now on")
-            with pytest.raises(GRPCError) as caught:
-                await stub.Probe(api.ProbeRequest(), timeout=5)
-            obey("hang probe", driver)
-            with pytest.raises(GRPCError) as late:
-                await stub.Probe(api.ProbeRequest(), timeout=5)
-            assert obey("lack probe", driver) == "Probe is not implemented from now on"
-            with pytest.raises(GRPCError) as lacked:
-                await stub.Probe(api.ProbeRequest(), timeout=5)
-            obey("answer all", driver)
-            await stub.GetPluginInfo(api.GetPluginInfoRequest(), timeout=5)
-        nursery.cancel_scope.cancel()
+    async with connected(driver) as channel:
+        stub = channel.stub(IdentityStub)
+        assert obey("refuse all", driver).endswith("NodeGetInfo are refused from now on")
+        with pytest.raises(GRPCError) as caught:
+            await stub.Probe(api.ProbeRequest(), timeout=5)
+        obey("hang probe", driver)
+        with pytest.raises(GRPCError) as late:
+            await stub.Probe(api.ProbeRequest(), timeout=5)
+        assert obey("lack probe", driver) == "Probe is not implemented from now on"
+        with pytest.raises(GRPCError) as lacked:
+            await stub.Probe(api.ProbeRequest(), timeout=5)
+        obey("answer all", driver)
+        await stub.GetPluginInfo(api.GetPluginInfoRequest(), timeout=5)
     status = Status.FAILED_PRECONDITION
     assert (caught.value.status, caught.value.message) == (status, "Probe is refused on command")
     assert late.value.status is Status.DEADLINE_EXCEEDED

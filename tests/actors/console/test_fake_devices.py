@@ -24,14 +24,13 @@ from plugind.actors.console.fake import FakeSpec, add_arguments, fake_main, spec
 from plugind.actors.console.fake_calls import Announcement, Caller, Registered
 from plugind.actors.console.fake_control import MAX_LINE, LineBuffer, follow_pipe, named_pipe
 from plugind.actors.console.fake_devices import obey
-from plugind.actors.grpc.client.channel import Channel
-from plugind.actors.grpc.server.serve import serve_listener, serve_stream, serve_unix
+from plugind.actors.grpc.server.serve import serve_listener, serve_unix
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
 from plugind.actors.simulation.file_devices import DeviceFile, FileDevices
 from plugind.actors.simulation.plugins import Call
 from plugind.actors.simulation.reactions import Reaction
-from plugind.actors.simulation.streams import memory_connection
+from plugind.actors.simulation.streams import connected
 from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub, RegistrationBase
@@ -91,16 +90,6 @@ def test_a_device_plugin_that_calls_has_its_socket_beside_that_of_the_node(
 # --- what it serves ---------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def connected(devices: FileDevices) -> AsyncIterator[DevicePluginStub]:
-    made = memory_connection()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, [devices], made.server)
-        async with Channel(made.client) as channel:
-            yield channel.stub(DevicePluginStub)
-        nursery.cancel_scope.cancel()
-
-
 def one(*ids: str) -> api.AllocateRequest:
     return api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=ids)])
 
@@ -114,7 +103,8 @@ async def test_allocated_devices_are_device_nodes_and_other_files_are_mounts(
     calls: list[Call] = []
     devices = FileDevices(files, envs={"IDS": "<{ids}>", "X": "1"})
     devices.record = calls.append
-    async with connected(devices) as stub:
+    async with connected(devices) as channel:
+        stub = channel.stub(DevicePluginStub)
         answer = await stub.Allocate(one("n", "f"), timeout=5)
     container = api.ContainerAllocateResponse(
         envs={"IDS": "<n,f>", "X": "1"},
@@ -131,7 +121,8 @@ async def test_devices_that_it_lacks_and_files_that_have_gone_are_refused(
     devices = FileDevices([DeviceFile("f", str(tmp_path / "gone"))])
     calls: list[Call] = []
     devices.record = calls.append
-    async with connected(devices) as stub:
+    async with connected(devices) as channel:
+        stub = channel.stub(DevicePluginStub)
         for name in ("x", "f"):
             with pytest.raises(GRPCError) as caught:
                 await stub.Allocate(one(name), timeout=5)
@@ -153,7 +144,8 @@ async def test_devices_that_must_be_included_are_preferred_and_then_those_listed
     wanted = api.ContainerPreferredAllocationRequest(
         available_deviceIDs=["d", "c", "b"], must_include_deviceIDs=["c"], allocation_size=2
     )
-    async with connected(devices) as stub:
+    async with connected(devices) as channel:
+        stub = channel.stub(DevicePluginStub)
         answer = await stub.GetPreferredAllocation(
             api.PreferredAllocationRequest(container_requests=[wanted]), timeout=5
         )
@@ -234,7 +226,8 @@ async def test_commands_refuse_the_calls_that_lease_devices_or_let_them_hang(
     devices, calls = FileDevices([DeviceFile("d1", NULL)]), list[Call]()
     devices.record = calls.append
     request = api.PreStartContainerRequest(devices_ids=["d1"])
-    async with connected(devices) as stub:
+    async with connected(devices) as channel:
+        stub = channel.stub(DevicePluginStub)
         assert obey("refuse pre-start", devices) == "PreStartContainer is refused from now on"
         with pytest.raises(GRPCError) as caught:
             await stub.PreStartContainer(request, timeout=5)

@@ -10,8 +10,8 @@ from grpclib.const import Status
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from
 from plugind.actors.console.fake_dra import CommandedDRADriver, obey
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
-from plugind.testing import DeviceReport, DeviceStatus, DRACall
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 
 BASE = ("--type=DRAPlugin", "--name=gpu.example.com", "--socket=/s")
 
@@ -58,8 +58,8 @@ def test_commands_change_devices_calls_and_the_health_service() -> None:
     assert say("unhealthy pool-0/gpu-1 ECC  error\n") == "pool-0/gpu-1 is unhealthy"
     assert say("healthy pool-0/gpu-0") == "pool-0/gpu-0 is healthy"
     assert list(driver.reports.values()) == [
-        DeviceReport("pool-0", "gpu-1", DeviceStatus.UNHEALTHY, "ECC error"),
-        DeviceReport("pool-0", "gpu-0", DeviceStatus.HEALTHY),
+        DeviceReport("pool-0", "gpu-1", DRADeviceHealth.UNHEALTHY, "ECC error"),
+        DeviceReport("pool-0", "gpu-0", DRADeviceHealth.HEALTHY),
     ]
     assert say("gone pool-0/gpu-1") == "pool-0/gpu-1 is not reported any more"
     assert list(driver.reports) == ["pool-0/gpu-0"]

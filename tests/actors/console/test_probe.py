@@ -247,6 +247,8 @@ async def test_a_device_plugin_that_registers_by_a_call_needs_no_get_info(tmp_pa
 class OddHandler:
     """A user's handler that accepts no plugin."""
 
+    follow = None
+
     async def validate(self, plugin: Plugin) -> None:
         raise PluginError(f"{plugin.name} is not odd enough")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from plugind.actors.console.signals import log_states
-from plugind.protocol.messages.status import RootReported, Snapshot
+from plugind.protocol.messages.status import RootStatus, Snapshot
 from plugind.protocol.plugins.status import PluginStatus, StateName, Watching
 from plugind.tests.actors.status.bench import RecordingLogger
 
@@ -17,7 +17,7 @@ WAITING = PluginStatus("/r/c.sock", "/r", 1, StateName.WAITING, 0.0, cause="no a
 async def test_the_line_of_a_root_counts_the_sockets_that_are_known_now() -> None:
     """The watcher counts them when it scans, and most appear between two scans."""
     log = RecordingLogger()
-    roots = (RootReported("/r", Watching.EVENTS, 0.0, sockets=0), RootReported("/s", Watching.EVENTS, 0.0, sockets=7))
+    roots = (RootStatus("/r", Watching.EVENTS, 0.0, sockets=0), RootStatus("/s", Watching.EVENTS, 0.0, sockets=7))
     await log_states(Snapshot(1.0, (SERVING, DEAD), roots, ()), log)
     assert [(fields["root"], fields["sockets"]) for _, message, fields in log.events if message == "root"] == [
         ("/r", 2),

@@ -43,7 +43,7 @@ def users(node: SimulatedNode, *paths: str) -> list[dict[int, str]]:
 
 async def health(node: SimulatedNode) -> dict[str, str]:
     await trio.sleep(1)
-    found = (await node.supervisor.devices()).find(SERIAL)
+    found = (await node.supervisor.internals.resources()).find(SERIAL)
     assert found is not None
     return {device.id: device.health for device in found.devices()}
 
@@ -74,7 +74,8 @@ async def test_the_user_of_a_slurm_job_may_open_the_nodes_of_the_lease_that_the_
         await node.start()
         await trio.sleep(1)
         assert users(node, TTY, "/dev/common") == [{4001: "rw", **HOLDER}] * 2
-        await node.supervisor.release(job, asked_by_others)
+        for ended in (job, asked_by_others):
+            await node.supervisor.release(ended)
         assert users(node, TTY, "/dev/common") == [{}, {}]
 
 

@@ -12,7 +12,6 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.messages.status import Snapshot
 from plugind.protocol.plugins.devices import Device
 from plugind.protocol.plugins.health import Health
 from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
@@ -32,17 +31,16 @@ def health(node: SimulatedNode, socket: str = "a.sock") -> tuple[Health | None, 
 
 async def turned(node: SimulatedNode, *, away_from: Health) -> None:
     """Return once the health of ``a.sock`` is another one."""
-    async with node.supervisor.changes() as changes:
-        async for change in changes:
-            plugins = change.plugins if isinstance(change, Snapshot) else (change.plugin,)
-            if plugins[0].health is not away_from:
+    async with node.supervisor.watch() as changes:
+        async for plugin in changes:
+            if plugin.health is not away_from:
                 break
     # The node reads the same changes, in a task of its own.
     await wait_all_tasks_blocked()
 
 
 async def allocatable(node: SimulatedNode) -> list[tuple[int, int]]:
-    return [(resource.capacity, resource.allocatable) for resource in (await node.supervisor.devices()).resources]
+    return [(resource.capacity, resource.allocatable) for resource in await node.supervisor.devices()]
 
 
 async def test_a_device_plugin_that_hangs_is_unhealthy_within_a_minute_and_stays_registered(

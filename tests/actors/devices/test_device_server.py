@@ -15,7 +15,7 @@ from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirecto
 from plugind.protocol.errors import ConfigError, PluginError
 from plugind.protocol.logs.limits import LogLimits
 from plugind.protocol.logs.lines import SILENT, Level, Logger
-from plugind.protocol.messages.status import RootReported
+from plugind.protocol.messages.status import RootStatus
 from plugind.protocol.settings.config import DevicePluginDirectory
 from plugind.protocol.trust.users import Trust
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
@@ -51,7 +51,7 @@ class Node(SimulatedNode):
             self.register(endpoint, GPU)
         await self.settled()
 
-    async def shown(self) -> RootReported:
+    async def shown(self) -> RootStatus:
         (root,) = [root for root in (await self.snapshot()).roots if root.root == DIRECTORY]
         return root
 

@@ -26,7 +26,7 @@ def plug(node: SimulatedNode, socket: str, devices: FakeDevices) -> PluggedIn:
 
 async def capacities(node: SimulatedNode, seen: list[tuple[float, int, int]]) -> None:
     """Record capacity and allocatable of the resource, whenever one of them changes."""
-    async with node.supervisor.device_changes() as changes:
+    async with node.supervisor.internals.resource_changes() as changes:
         async for change in changes:
             if not isinstance(change, DevicesSnapshot):
                 resource = change.resource
@@ -44,13 +44,13 @@ async def test_crashes_change_nothing_that_is_shown_of_devices(node: SimulatedNo
     await trio.sleep(10.0)
     devices.show(*FOUR[:3], Device("gpu-3", "Sick"))
     await trio.sleep(10.0)
-    before = (await node.supervisor.devices()).resources
+    before = await node.supervisor.devices()
     assert node.crash(actor)  # type: ignore[arg-type]
     await trio.sleep(10.0)
-    assert (await node.supervisor.devices()).resources == before
+    assert await node.supervisor.devices() == before
     devices.show(*FOUR)
     await trio.sleep(1.0)
-    (resource,) = (await node.supervisor.devices()).resources
+    (resource,) = await node.supervisor.devices()
     assert (resource.capacity, resource.allocatable) == (4, 4)
 
 
@@ -77,12 +77,12 @@ async def test_known_resources_are_awaited_by_the_next_daemon(node: SimulatedNod
     await node.kill()
     plugged.stop()
     await node.start()
-    (resource,) = (await node.supervisor.devices()).resources
+    (resource,) = await node.supervisor.devices()
     assert (resource.name, resource.state, resource.capacity) == (GPU, ResourceState.AWAITED, 0)
     plug(node, "a.sock", FakeDevices(FOUR[:2]))
     await node.settled()
     await trio.sleep(1.0)
-    (resource,) = (await node.supervisor.devices()).resources
+    (resource,) = await node.supervisor.devices()
     assert (resource.state, resource.allocatable) == (ResourceState.LISTED, 2)
 
 
@@ -90,14 +90,13 @@ async def test_a_node_that_has_ended_has_no_devices_to_show(autojump_clock: Mock
     """The stream ends with the node, and a question to a node that has ended is an error."""
     async with SimulatedNode() as node:
         supervisor = node.supervisor
-        async with supervisor.device_changes() as changes:
-            assert isinstance(await anext(changes), DevicesSnapshot)
+        async with supervisor.watch_devices() as changes:
             await node.stop()
             assert [change async for change in changes] == []
         with pytest.raises(NodeEndedError, match="the node ended, and has no devices to show"):
             await supervisor.devices()
         with pytest.raises(NodeEndedError):
-            async with supervisor.device_changes():
+            async with supervisor.watch_devices():
                 pass
 
 
@@ -107,5 +106,5 @@ async def test_only_a_node_whose_state_has_a_place_makes_a_file(tmp_path: Path) 
     config = Config(roots=(Root(tmp_path / "root"),))
     for state, made in ((None, ["root"]), (str(tmp_path / "state"), ["root", "state"])):
         async with Supervisor(attrs.evolve(config, state=state)) as node:
-            assert (await node.devices()).problem is None
+            assert (await node.internals.resources()).problem is None
         assert sorted(os.listdir(tmp_path)) == made

@@ -114,7 +114,7 @@ async def test_options_of_a_call_are_only_compared_with_those_of_the_answer(
         attempt = node.register("a.sock", GPU, options=named)
         await trio.sleep(1)
         assert attempt.answers == [("OK", "")]
-        resource = (await node.supervisor.devices()).find(GPU)
+        resource = (await node.supervisor.internals.resources()).find(GPU)
         assert resource is not None
         (instance,) = resource.instances
         text = (

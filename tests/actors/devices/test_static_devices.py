@@ -31,16 +31,16 @@ def simulated(resource: StaticResource = RESOURCE) -> SimulatedNode:
 async def health(node: SimulatedNode, name: str = SERIAL) -> dict[str, str] | None:
     """Return the health of each device of a resource by its id, a second later; None if there is no resource."""
     await trio.sleep(1)
-    found = (await node.supervisor.devices()).find(name)
+    found = (await node.supervisor.internals.resources()).find(name)
     return None if found is None else {device.id: device.health for device in found.devices()}
 
 
 async def marks(node: SimulatedNode) -> dict[str, dict[str, Json]]:
     """Return what the leases add to the devices on the status socket, a second later."""
     await trio.sleep(1)
-    found = (await node.supervisor.devices()).find(SERIAL)
+    found = (await node.supervisor.internals.resources()).find(SERIAL)
     assert found is not None
-    return LeaseMarks(await node.supervisor.leases()).of(found)
+    return LeaseMarks(await node.supervisor.internals.lease_calls.snapshot()).of(found)
 
 
 async def test_devices_come_and_go_with_their_nodes(autojump_clock: MockClock) -> None:
@@ -56,14 +56,14 @@ async def test_where_no_node_matches_that_is_said(autojump_clock: MockClock) -> 
     async with simulated() as node:
         node.device_nodes.unplug("/dev/ttyUSB0")
         assert await health(node) == {}
-        found = (await node.supervisor.devices()).find(SERIAL)
+        found = (await node.supervisor.internals.resources()).find(SERIAL)
         assert (found and found.reason) == "no node matches /dev/ttyUSB*"
         with pytest.raises(AllocationError, match=r"lab/serial has no devices \(no node matches /dev/ttyUSB\*\)"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         node.device_nodes.plug("/dev/ttyUSB0", "c188:0")
         await health(node)
-        found = (await node.supervisor.devices()).find(SERIAL)
+        found = (await node.supervisor.internals.resources()).find(SERIAL)
         assert (found and found.reason) is None
 
 
@@ -103,7 +103,7 @@ async def test_a_leased_device_stays_what_it_was(autojump_clock: MockClock) -> N
 
     async def reason() -> str | None:
         await trio.sleep(1)
-        return (await node.supervisor.leases()).leases[0].reason
+        return (await node.supervisor.leases())[0].reason
 
     async with simulated() as node:
         await health(node)

@@ -22,7 +22,7 @@ from plugind.protocol.messages.discovery import (
     SocketVanished,
 )
 from plugind.protocol.messages.reconciler import ReconcilerMessage
-from plugind.protocol.messages.status import RootReported, StatusMessage
+from plugind.protocol.messages.status import RootStatus, StatusMessage
 
 ROOT = "/run/plugins"
 
@@ -49,7 +49,7 @@ def words(message: ReconcilerMessage | StatusMessage) -> str:
         case ScanCompleted():
             paths = "" if message.paths is None else f" of {sorted(map(short, message.paths))}"
             return f"{'first ' * message.first}scan completed{paths}"
-        case RootReported():
+        case RootStatus():
             return f"{message.watching}: {message.reason}" if message.reason else message.watching
         case _:
             raise AssertionError(message)
@@ -63,7 +63,7 @@ class Stage:
     #: What the watcher is asked to do.
     asks: watcher.WatcherInbox = attrs.Factory(watcher.WatcherInbox)
     lines: list[Line] = attrs.Factory(list)
-    reports: list[RootReported] = attrs.Factory(list)
+    reports: list[RootStatus] = attrs.Factory(list)
     #: The latest generation of each path, and every generation so far.
     latest: dict[str, int] = attrs.Factory(dict)
     generations: list[int] = attrs.Factory(list)
@@ -83,7 +83,7 @@ class Stage:
 
     def note(self, message: ReconcilerMessage | StatusMessage) -> None:
         self.lines.append((round(trio.current_time(), 6), words(message)))
-        if isinstance(message, RootReported):
+        if isinstance(message, RootStatus):
             self.reports.append(message)
             self.lines.pop()
         elif isinstance(message, SocketAppeared | EntryRefused):

@@ -60,6 +60,7 @@ class Lines:
 class Recording:
     """A handler that follows a script, and records when each call began and ended."""
 
+    follow = None
     validated: Method = nothing
     registered: Method = nothing
     deregistered: Method = nothing

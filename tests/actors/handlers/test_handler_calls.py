@@ -32,6 +32,8 @@ def plugin(name: str = "x") -> Plugin:
 class Good:
     """A handler of ``def`` methods, which says in which thread each call ran."""
 
+    follow = None
+
     def __init__(self) -> None:
         self.threads: list[int] = []
 
@@ -137,6 +139,8 @@ async def test_methods_that_are_not_async_run_in_threads_with_the_same_outcomes(
 
 class Stuck(Good):
     """A handler whose register of "x" blocks its thread until it is let go."""
+
+    follow = None
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,6 +23,8 @@ PLUGIN = Plugin("T", "x", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
 class Raises:
     """A handler whose register raises, in the loop or in a thread."""
 
+    follow = None
+
     make: Callable[[], BaseException]
 
     async def validate(self, plugin: Plugin) -> None:

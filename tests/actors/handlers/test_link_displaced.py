@@ -10,14 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, FakeDRADriver
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import NoConnectionError
 from plugind.protocol.handlers.dra_claims import DRAClaim
-from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.trust.users import Trust
-from plugind.testing import FakeDRADriver, FakeFollower, FakePlugin, SimulatedNode
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.registration.timelines import shown
 
 ANN = 1001
@@ -30,7 +30,7 @@ NAME = "gpu.example.com"
 HEALTH = "v1.DRAResourceHealth"
 
 
-def node_with(handler: FakeFollower) -> SimulatedNode:
+def node_with(handler: FakeHandler) -> SimulatedNode:
     return SimulatedNode(attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,))), handlers={"Colour": handler})
 
 
@@ -39,7 +39,7 @@ def colour(name: str) -> FakePlugin:
 
 
 async def test_a_link_of_a_displaced_plugin_has_no_channel_and_makes_none(autojump_clock: MockClock) -> None:
-    handler = FakeFollower()
+    handler = FakeHandler(follows=True)
     async with node_with(handler) as node:
         endpoint = node.plug(ENDPOINT, [FakeDRADriver()])
         node.plug("ann.sock", colour("squatter"), uid=ANN)
@@ -65,7 +65,7 @@ async def test_a_link_of_a_displaced_plugin_has_no_channel_and_makes_none(autoju
 async def test_a_plugin_that_is_displaced_while_it_waits_for_its_endpoint_waits_no_more(
     autojump_clock: MockClock,
 ) -> None:
-    handler = FakeFollower()
+    handler = FakeHandler(follows=True)
     async with node_with(handler) as node, trio.open_nursery() as nursery:
         node.plug("ann.sock", colour("squatter"), uid=ANN)
         await node.settled(patience=0.0)
@@ -86,7 +86,7 @@ async def test_a_plugin_that_is_displaced_while_it_waits_for_its_endpoint_waits_
 def driver(node: SimulatedNode, socket: str, endpoint: str, *, serves: bool = True) -> FakeDRADriver:
     """Plug in an instance of Ann's driver, which tells the health of a device; its endpoint is another process."""
     fake = FakeDRADriver((*USUAL_SERVICES, HEALTH))
-    fake.show(DeviceReport("pool-0", socket[0], DeviceStatus.HEALTHY, timeout=3600))
+    fake.show(DeviceReport("pool-0", socket[0], DRADeviceHealth.HEALTHY, timeout=3600))
     if serves:
         node.plug(endpoint, [fake], uid=ANN)
     node.plug(socket, FakePlugin("DRAPlugin", NAME, ("v1.DRAPlugin", HEALTH), endpoint), uid=ANN)
@@ -96,7 +96,7 @@ def driver(node: SimulatedNode, socket: str, endpoint: str, *, serves: bool = Tr
 async def test_a_displaced_instance_of_a_dra_driver_prepares_no_claims(autojump_clock: MockClock) -> None:
     """Its calls would reach the driver of another name. The older instance, which has its endpoint, is used instead."""
     claim = DRAClaim("default", "uid-1", "train")
-    async with node_with(FakeFollower()) as node:
+    async with node_with(FakeHandler(follows=True)) as node:
         older = driver(node, "a.sock", "/plugins/.a.sock")
         await trio.sleep(1)
         newer = driver(node, "b.sock", ENDPOINT)

@@ -17,6 +17,7 @@ from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import Link
 from plugind.actors.handlers.links import Links, LinksConfig
 from plugind.actors.health.endpoint_checks import EndpointChecks
+from plugind.actors.simulation.faults import InjectedError
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.errors import ConfigError, NoConnectionError, PluginError
 from plugind.protocol.health.checks import HealthChecks
@@ -26,7 +27,7 @@ from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import InstancePolicy, Plugin
 from plugind.protocol.settings.config import Config, Timeouts
 from plugind.supervisor import Supervisor
-from plugind.testing import FakeFollower, FakeHandler, FakePlugin, Hangs, InjectedError, PluggedIn, SimulatedNode, Takes
+from plugind.testing import FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.registration.timelines import shown
 
 Follow = Callable[[Plugin, Link], Awaitable[None]]
@@ -168,10 +169,10 @@ async def test_a_follow_that_shields_itself_holds_deregister_for_five_seconds(au
     async with followed(handler) as (node, plugin):
         plugin.stop()
         await node.settled()
-        unfinished = node.supervisor.unfinished().calls
+        unfinished = node.supervisor.internals.unfinished().calls
         assert unfinished == ("follow of red.example.com (/plugins/red.sock) in the handler for Colour",)
         await trio.sleep(100)
-        assert node.supervisor.unfinished().calls == ()
+        assert node.supervisor.internals.unfinished().calls == ()
     assert handler.calls == [(0.0, "register 1"), (0.0, "follow 1"), (5.0, "deregister 1"), (60.0, "unfollow 1")]
 
 
@@ -184,7 +185,7 @@ async def test_a_follow_that_shields_itself_holds_up_no_other_actor_when_the_nod
         supervisor = node.supervisor
         nursery.start_soon(node.stop)
         await trio.sleep(5.5)
-        unfinished = supervisor.unfinished()
+        unfinished = supervisor.internals.unfinished()
         assert unfinished.actors == ("links",)
         assert unfinished.calls == ("follow of red.example.com (/plugins/red.sock) in the handler for Colour",)
 
@@ -314,7 +315,7 @@ async def test_a_link_says_whether_another_plugin_has_the_endpoint(autojump_cloc
 
 async def test_a_plugin_that_lost_its_endpoint_before_it_was_registered_is_told_so(autojump_clock: MockClock) -> None:
     """Fault 79: its link is opened after another plugin has come to serve there."""
-    handler = FakeFollower().script("validate", Takes(5.0), name="slow")
+    handler = FakeHandler(follows=True).script("validate", Takes(5.0), name="slow")
     async with node_with(handler) as node:
         node.plug("a.sock", FakePlugin("Colour", "slow", endpoint="/plugins/b.sock"))
         await trio.sleep(1)
@@ -462,12 +463,12 @@ async def test_a_handler_learns_that_its_facts_are_asked_for_and_misses_no_such_
 
     async with followed(Following(answering)) as (node, _):
         await trio.sleep(10 - trio.current_time())
-        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        (answer,) = await node.supervisor.retry("red.example.com", facts=True)
         assert (answer.tried, answer.why) == (True, "its facts are asked for now")
         # While it is at it, two more callers are one.
         for _ in range(2):
             await trio.sleep(1)
-            await node.supervisor.ask_for_facts("red.example.com")
+            await node.supervisor.retry("red.example.com", facts=True)
         await trio.sleep(60)
     assert asked == [10, 15]
 
@@ -492,13 +493,13 @@ async def test_a_handler_may_start_a_task_when_its_facts_are_asked_for(autojump_
         began = trio.current_time()
         for time in (5, 6, 15, 25, 35):
             await trio.sleep_until(began + time)
-            (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+            (answer,) = await node.supervisor.retry("red.example.com", facts=True)
             assert answer.tried
         assert notified == [(began + 5, "first"), (began + 6, "first"), (began + 25, "second")]
 
 
 async def test_callers_are_told_that_a_handler_asks_for_no_facts(autojump_clock: MockClock) -> None:
     async with followed(Following()) as (node, _):
-        (answer,) = await node.supervisor.ask_for_facts("red.example.com")
+        (answer,) = await node.supervisor.retry("red.example.com", facts=True)
         assert (answer.tried, answer.why) == (False, "the handler of its type asks for no facts")
-        assert await node.supervisor.ask_for_facts("nobody") == ()
+        assert await node.supervisor.retry("nobody", facts=True) == ()

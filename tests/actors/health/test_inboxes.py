@@ -71,16 +71,16 @@ async def test_a_process_that_was_stopped_has_no_actor_that_hangs(mock_clock: Mo
 async def test_a_core_actor_that_hangs_is_named_for_who_watches_the_program(autojump_clock: MockClock) -> None:
     """A service manager's watchdog is fed only while no core actor hangs."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        assert node.supervisor.hung() == ()
+        assert node.supervisor.internals.hung() == ()
         resume = node.hang("reconciler")
         node.plug("a.sock", FakePlugin("Colour", "red"))
         node.plug("b.sock", FakePlugin("Colour", "blue"))
         await trio.sleep(70.0)
-        (reason,) = node.supervisor.hung()
+        (reason,) = node.supervisor.internals.hung()
         assert reason.startswith("reconciler: it hangs: it has taken no message for ")
         resume()
         await node.settled()
-        assert node.supervisor.hung() == ()
+        assert node.supervisor.internals.hung() == ()
 
 
 async def test_a_handler_actor_that_hangs_is_no_reason_to_restart_the_program(autojump_clock: MockClock) -> None:
@@ -88,7 +88,7 @@ async def test_a_handler_actor_that_hangs_is_no_reason_to_restart_the_program(au
         node.supervisor.internals.inboxes.add("handler Smell", lambda: Reading(5, 3))
         await trio.sleep(70.0)
         failed = {name for name, health in node.health().items() if health.condition is Condition.FAILED}
-        assert (failed, node.supervisor.hung()) == ({"handler Smell"}, ())
+        assert (failed, node.supervisor.internals.hung()) == ({"handler Smell"}, ())
 
 
 async def test_every_core_actor_has_an_inbox_that_is_read(autojump_clock: MockClock) -> None:
@@ -105,10 +105,10 @@ async def test_plugins_are_counted_by_state(autojump_clock: MockClock) -> None:
         node.plug("c.sock", FakePlugin("Smell", "rose"))
         await node.settled()
         supervisor = node.supervisor
-        counts = await supervisor.counts()
+        counts = await supervisor.internals.counts()
         assert counts == PluginCounts({StateName.REGISTERED: 2, StateName.PARKED: 1}, not_serving=0)
     with pytest.raises(NodeEndedError):
-        await supervisor.counts()
+        await supervisor.internals.counts()
 
 
 async def test_the_status_actor_that_hangs_is_found_from_outside_of_its_loop(autojump_clock: MockClock) -> None:

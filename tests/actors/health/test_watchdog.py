@@ -33,6 +33,8 @@ def block() -> None:
 class Blocking:
     """A handler whose register blocks the loop."""
 
+    follow = None
+
     async def validate(self, plugin: Plugin) -> None:
         pass
 

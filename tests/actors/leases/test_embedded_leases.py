@@ -10,7 +10,7 @@ from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.drains import DrainTarget
-from plugind.protocol.leases.messages import BindAsked, Failure, LeasesSnapshot, Problem, RecoverAsked
+from plugind.protocol.leases.messages import BindAsked, Failure, Problem, RecoverAsked
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
@@ -28,7 +28,7 @@ def plug(node: SimulatedNode, devices: FakeDevices, socket: str = "a.sock", reso
 
 
 async def states(node: SimulatedNode) -> dict[str, LeaseState]:
-    return {lease.id: lease.state for lease in (await node.supervisor.leases()).leases}
+    return {lease.id: lease.state for lease in await node.supervisor.leases()}
 
 
 async def test_a_block_has_devices_and_gives_them_back(node: SimulatedNode) -> None:
@@ -41,10 +41,10 @@ async def test_a_block_has_devices_and_gives_them_back(node: SimulatedNode) -> N
         assert lease.request.labels == (("job", "7"),)
         assert lease.answer is not None
         assert lease.answer.env == {"DEVICES": "gpu-0"}
-        assert (await node.supervisor.leases()).leases == (lease,)
+        assert await node.supervisor.leases() == (lease,)
         assert list(node.lease_store.leases) == [lease.id]
     assert devices.allocations == [(AllocationCall.ALLOCATE, ("gpu-0",))]
-    assert (await node.supervisor.leases()).leases == ()
+    assert await node.supervisor.leases() == ()
     await node.settled()
     assert node.lease_store.leases == {}
     assert node.owners.watched == 0
@@ -66,7 +66,7 @@ async def test_what_a_program_drains_is_not_leased_until_it_undrains_that(node: 
     await node.settled()
     drain = await node.supervisor.drain(GPU, "gpu-0", reason="a fan is broken")
     assert (drain.target, drain.reason) == (DrainTarget(GPU, "gpu-0"), "a fan is broken")
-    assert dict((await node.supervisor.leases()).drains) == {drain.target: drain}
+    assert dict((await node.supervisor.internals.lease_calls.snapshot()).drains) == {drain.target: drain}
     async with node.supervisor.allocate({GPU: 1}) as lease:
         assert lease.devices == {GPU: ("gpu-1",)}
     assert await node.supervisor.undrain(GPU, "gpu-0") == drain
@@ -117,17 +117,28 @@ async def test_a_node_that_ends_tells_its_callers(node: SimulatedNode) -> None:
 async def test_changes_of_leases_are_a_stream(node: SimulatedNode) -> None:
     plug(node, FakeDevices(TWO))
     await node.settled()
-    async with node.supervisor.lease_changes() as changes:
-        assert isinstance(await anext(changes), LeasesSnapshot)
+    async with node.supervisor.allocate({GPU: 1}, id="before"), node.supervisor.watch_leases() as changes:
         async with node.supervisor.allocate({GPU: 1}, id="a"):
             pass
         seen = []
-        async for change in changes:
-            assert not isinstance(change, LeasesSnapshot)
-            seen.append(change.lease.state)
-            if change.lease.state is LeaseState.GONE:
+        async for lease in changes:
+            seen.append((lease.id, lease.state))
+            if lease.state is LeaseState.GONE:
                 break
-    assert seen == [LeaseState.PENDING, LeaseState.HELD, LeaseState.GONE]
+    held, *rest = seen
+    assert held == ("before", LeaseState.HELD)
+    assert rest == [("a", LeaseState.PENDING), ("a", LeaseState.HELD), ("a", LeaseState.GONE)]
+
+
+async def test_a_release_names_the_lease_that_is_not_there(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, id="a"):
+        await node.supervisor.release("a")
+        assert await node.supervisor.leases() == ()
+        with pytest.raises(AllocationError, match="there is no lease a") as caught:
+            await node.supervisor.release("a")
+    assert caught.value.problem is Problem.UNKNOWN
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
@@ -141,7 +152,7 @@ async def test_a_crash_ends_no_lease(node: SimulatedNode, actor: str) -> None:
     async with node.supervisor.allocate({GPU: 1}, id="a") as lease:
         assert node.crash(actor)  # type: ignore[arg-type]
         await trio.sleep(30.0)
-        assert (await node.supervisor.leases()).leases == (lease,)
+        assert await node.supervisor.leases() == (lease,)
         with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):
             async with node.supervisor.allocate({GPU: 2}):
                 pass
@@ -160,7 +171,7 @@ async def test_a_crash_ends_no_lease_of_before_a_start_with_a_slow_disk(autojump
     store.leases["a"], store.disk.before = HELD_BEFORE, 7.0
     async with node:
         store.disk.before = 0.0
-        assert (await node.supervisor.leases()).withheld is not None
+        assert (await node.supervisor.internals.lease_calls.snapshot()).withheld is not None
         await trio.sleep(60.0)
         assert await states(node) == {"a": LeaseState.HELD}
         node.crash("leases")
@@ -182,12 +193,12 @@ async def test_a_recovery_cut_short_by_a_crash_gives_no_device_before_the_leases
         node.supervisor.internals.leases.inbox.send_nowait(RecoverAsked(0, reply))
         node.crash("leases")
         assert await answer.receive() == Failure(Problem.UNAVAILABLE, CRASHED)
-        assert "not known yet" in ((await node.supervisor.leases()).withheld or "")
+        assert "not known yet" in ((await node.supervisor.internals.lease_calls.snapshot()).withheld or "")
         with pytest.raises(AllocationError, match="all devices are withheld"):
             async with node.supervisor.allocate({GPU: 1}):
                 pass
         await trio.sleep(60.0)
-        assert (await node.supervisor.leases()).withheld is None
+        assert (await node.supervisor.internals.lease_calls.snapshot()).withheld is None
         assert await states(node) == {"a": LeaseState.HELD}
 
 

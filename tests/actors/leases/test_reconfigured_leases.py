@@ -78,7 +78,7 @@ async def test_a_caller_in_line_is_told_when_its_pool_is_gone_and_a_lease_stays(
             await node.reconfigure(leasing())
             await trio.sleep_until(20.0)
             assert caller.said == [(10.0, (Problem.USAGE, f"there is no pool lab of {GPU}"))]
-            assert [lease.id for lease in (await node.supervisor.leases()).leases] == [held.id]
+            assert [lease.id for lease in await node.supervisor.leases()] == [held.id]
             async with node.supervisor.allocate({GPU: 2}) as others:
                 assert others.devices == {GPU: ("gpu-1", "gpu-2")}
         # The device that was in the pool is for all once its lease has ended.
@@ -132,7 +132,7 @@ async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: 
                 async with node.supervisor.allocate({GPU: 1}):
                     pass
             assert caught.value.problem is Problem.LIMIT
-            assert len((await node.supervisor.leases()).leases) == 2
+            assert len(await node.supervisor.leases()) == 2
             await node.reconfigure(leasing(limits=LeaseLimits(leases=3)))
             async with node.supervisor.allocate({GPU: 1}) as third:
                 assert third.devices == {GPU: ("gpu-2",)}

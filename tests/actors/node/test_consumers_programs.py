@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.testing import DRACall, FakeDRADriver, FakePlugin
+from plugind.actors.simulation.dra_drivers import DRACall, FakeDRADriver
+from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import DEADLINE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "consumers.md").read_text()

@@ -46,10 +46,10 @@ def handler(name: str) -> Handler:
 
 def test_each_block_is_tested_here() -> None:
     tested = ["ColourHandler", "FollowingHandler", "AskingHandler", "trio.run(", "CheckingHandler", "ConnectingHandler"]
-    assert [block(name) for name in tested] == BLOCKS
+    assert [*map(block, tested), block("class Sick")] == BLOCKS
 
 
-async def test_a_handler_with_three_methods_is_complete(autojump_clock: MockClock) -> None:
+async def test_a_handler_that_does_not_follow_is_complete(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"WatchedPlugin": handler("ColourHandler")}) as node:
         node.plug("w.sock", [Registration(), Service()])
         await node.settled()
@@ -94,6 +94,10 @@ async def test_a_handler_that_checks_reports_how_the_plugin_is(
 async def test_the_test_of_a_handler_passes(autojump_clock: MockClock) -> None:
     (test,) = (value for name, value in names("ConnectingHandler").items() if name.startswith("test_"))
     await test(autojump_clock)
+
+
+async def test_the_test_of_a_call_passes() -> None:
+    await names("class Sick")["test_a_sick_plugin_does_not_serve"]()
 
 
 async def test_the_program_shows_what_the_handler_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

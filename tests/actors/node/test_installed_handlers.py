@@ -78,6 +78,16 @@ def test_a_handler_that_cannot_be_loaded_is_bad_configuration(value: str, packag
         installed_handlers()
 
 
+def test_a_type_that_two_distributions_have_a_handler_for_is_an_error_that_names_both(packages: Path) -> None:
+    """The last one that was found had the type."""
+    install(packages)
+    install(packages, info="more_colours-2.dist-info")
+    (packages / "more_colours-2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: more\nVersion: 2\n")
+    both = r"(colours 1|more 2) \(colours_of_a_package:ColourHandler\)"
+    with pytest.raises(ConfigError, match=f"^{both} and {both} each have a handler for Colour: uninstall one of them$"):
+        installed_handlers()
+
+
 def test_where_no_handler_is_installed_nothing_is_imported_to_find_that_out() -> None:
     code = (
         "import sys; from plugind.actors.node.handlers import installed_handlers\n"

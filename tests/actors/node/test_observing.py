@@ -215,7 +215,7 @@ async def test_a_csi_driver_is_followed_without_nodegetinfo(autojump_clock: Mock
         assert asked[:3] == [CSICall.PLUGIN_INFO, CSICall.PLUGIN_CAPABILITIES, CSICall.NODE_CAPABILITIES]
         assert set(asked[3:]) == {CSICall.PROBE}
         assert len(asked[3:]) >= 15
-        (answer,) = await node.supervisor.ask_for_facts(CSI)
+        (answer,) = await node.supervisor.retry(CSI, facts=True)
         assert answer.tried
         driver.vendor_version = "1.0.1"
         await trio.sleep(2.0)

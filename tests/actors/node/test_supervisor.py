@@ -12,6 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.discovery.scanner import Scanner
 from plugind.actors.messaging import callers
+from plugind.actors.node.node import Node
+from plugind.actors.node.ports import Ports
 from plugind.actors.node.supervision import GaveUpError
 from plugind.actors.registration import actor as registration_actor
 from plugind.actors.registration import conversation
@@ -20,10 +22,10 @@ from plugind.actors.status.actor import StatusConfig
 from plugind.actors.world import reconciler
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.messages.status import PluginChanged, Snapshot
+from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.settings.config import Config, Root
 from plugind.protocol.status.view import View
-from plugind.supervisor import LaggedError, NodeEndedError, Ports, Supervisor
+from plugind.supervisor import LaggedError, NodeEndedError, NodeSupervisor, Supervisor
 from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
@@ -312,8 +314,9 @@ async def test_a_status_actor_that_crashes_repairs_its_view_and_ends_no_stream(
         await node.settled()
         node.plug("new.sock", FakePlugin("Colour", "two"))
         await node.settled()
-        async with node.supervisor.changes() as changes:
-            assert isinstance(await changes.__anext__(), Snapshot)
+        async with node.supervisor.watch() as changes:
+            for _ in range(3):
+                await anext(changes)
             crash_once(monkeypatch, View, "apply")
             node.plug("b.sock", FakePlugin("Colour", "blue"))
             await node.settled()
@@ -325,9 +328,8 @@ async def test_a_status_actor_that_crashes_repairs_its_view_and_ends_no_stream(
                 ("/plugins/new.sock", "registered", True),
             }
             with trio.fail_after(60):
-                async for change in changes:
-                    assert isinstance(change, PluginChanged)
-                    if change.plugin.socket == "/plugins/b.sock" and change.plugin.state == "registered":
+                async for plugin in changes:
+                    if plugin.socket == "/plugins/b.sock" and plugin.state == "registered":
                         break
 
 
@@ -370,7 +372,7 @@ def embedded(node: SimulatedNode, **named: object) -> Supervisor:
         lambda: MemoryProcesses(node.network),
         users=lambda _trust: node.users,
     )
-    return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
+    return NodeSupervisor(Node(node.config, {"Colour": FakeHandler()}, ports, StatusConfig(), SILENT))
 
 
 async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
@@ -411,12 +413,12 @@ def test_a_status_socket_in_a_root_is_refused(socket: str, tmp_path: Path, monke
     config = Config(roots=(Root(tmp_path / "other"), Root(tmp_path / "root")))
     for path in (socket, str(tmp_path / socket)):
         with pytest.raises(ConfigError) as error:
-            Supervisor(config, status_config=StatusConfig(path))
+            Supervisor(config, status_socket=path)
         assert str(error.value) == (
             f"the status socket {path} lies in the root {tmp_path}/root, where it would be dialed as a plugin:"
             " give it another path with --status"
         )
-    Supervisor(config, status_config=StatusConfig(str(tmp_path / "root.sock")))
+    Supervisor(config, status_socket=tmp_path / "root.sock")
 
 
 async def test_a_rescan_finds_a_plugin_that_no_event_reported(autojump_clock: MockClock) -> None:
@@ -498,24 +500,20 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
     assert errors == [f"the node ended, and {words}"]
 
 
-async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
+async def test_a_watch_begins_with_all_plugins_and_goes_on_with_each_change(autojump_clock: MockClock) -> None:
     """Behaviour 38: every change is an event."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
         await node.settled()
-        async with node.supervisor.changes() as changes:
-            first = await changes.__anext__()
-            assert isinstance(first, Snapshot)
-            assert [plugin.socket for plugin in first.plugins] == ["/plugins/a.sock"]
-            assert [root.root for root in first.roots] == ["/plugins"]
+        async with node.supervisor.watch() as changes:
+            assert (await anext(changes)).socket == "/plugins/a.sock"
             plugin = node.plug("b.sock", FakePlugin("Colour", "blue"))
             await node.settled()
             plugin.stop()
             seen: list[str] = []
             async for change in changes:
-                assert isinstance(change, PluginChanged)
-                seen.append(change.plugin.state.value)
-                if change.plugin.state == "gone":
+                seen.append(change.state.value)
+                if change.state == "gone":
                     break
             assert seen == ["registered", "leaving", "gone"]
 
@@ -526,19 +524,19 @@ async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
     """Fault 86: there is back-pressure or an error, never a silent loss."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         monkeypatch.setattr(callers, "SUBSCRIBER_SIZE", 8)
-        async with node.supervisor.changes() as slow, node.supervisor.changes() as other:
+        async with node.supervisor.watch() as slow, node.supervisor.watch() as other:
             for number in range(20):
                 node.plug(f"{number}.sock", FakePlugin("Colour", f"{number}"))
             await node.settled()
             assert node.state("19.sock") == "registered"
-            for _ in range(8):
-                await slow.__anext__()
+            for _ in range(7):  # The first place has the list of all plugins, of which there were none.
+                await anext(slow)
             # There is room now; the error follows the next change.
             node.plug("last.sock", FakePlugin("Colour", "last"))
             await node.settled()
             with pytest.raises(LaggedError):
-                await slow.__anext__()
-            assert isinstance(await other.__anext__(), Snapshot)
+                await anext(slow)
+            assert (await anext(other)).state == "registered"
 
 
 async def test_an_error_of_a_handler_while_a_stop_deregisters_is_not_a_crash(autojump_clock: MockClock) -> None:

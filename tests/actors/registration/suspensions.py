@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from plugind.actors.registration import actor
-from plugind.testing import InjectedError
+from plugind.actors.simulation.faults import InjectedError
 
 #: The functions and lines that a suspended coroutine is in, from the outermost to the innermost.
 Place = tuple[tuple[str, int], ...]

@@ -90,13 +90,13 @@ async def test_a_retry_is_shown_as_dialed_and_its_dial_is_measured_once_it_has_a
         await trio.sleep_until(0.5 - 0.01)
         node.plug("b.sock", FakePlugin("Colour", "blue", hang="get-info"))
         await trio.sleep_until(0.5 + 0.05)
-        assert (node.state("a.sock"), (await node.supervisor.counts()).queued) == ("waiting", 1)
+        assert (node.state("a.sock"), (await node.supervisor.internals.counts()).queued) == ("waiting", 1)
         await trio.sleep_until(2.0)
         assert node.timeline("a.sock")[1:3] == [(0.59, "dialing"), (0.59, "asking-info")]
         retried = node.status("a.sock")
         assert retried is not None
         assert dict(retried.steps)[Step.DIAL] == 0.0
-        assert (await node.supervisor.counts()).queued == 0
+        assert (await node.supervisor.internals.counts()).queued == 0
 
 
 # --- dialing ---------------------------------------------------------------------------------------------------------

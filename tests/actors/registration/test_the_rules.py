@@ -16,7 +16,6 @@ from plugind.testing import (
     DEFAULT_CONFIG,
     Call,
     Fails,
-    FakeFollower,
     FakeHandler,
     FakePlugin,
     Hangs,
@@ -90,7 +89,7 @@ async def test_an_instance_that_leaves_while_another_registers_is_deregistered_a
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 21: neither its crash nor its wait ends the link, but its Deregister does."""
-    handler = FakeFollower()
+    handler = FakeHandler(follows=True)
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         first = node.plug("a.sock", red())
         await trio.sleep(1.0)
@@ -172,7 +171,7 @@ async def test_a_stop_names_the_handler_that_keeps_it_from_its_end(autojump_cloc
         await trio.sleep(70.0)
         nursery.start_soon(node.stop)
         await trio.sleep(2 * node.config.timeouts.stop_grace)
-        unfinished = node.supervisor.unfinished()
+        unfinished = node.supervisor.internals.unfinished()
         assert unfinished.actors == ("registrations",)
         assert unfinished.calls == ("register of red (/plugins/a.sock) in the handler for Colour",)
     assert (trio.current_time(), handler.asked()) == (100.0, ["validate", "register"])
@@ -219,7 +218,7 @@ async def test_a_removed_handler_stays_until_its_last_deregister_has_ended_thoug
         node.crash("reconciler")
         await trio.sleep_until(90.0)
         assert node.health()["handler Colour"].condition is Condition.DEGRADED
-        (call,) = node.supervisor.unfinished().calls
+        (call,) = node.supervisor.internals.unfinished().calls
         assert call == "deregister of red (/plugins/a.sock) in the handler for Colour"
         await trio.sleep_until(200.0)
         assert "handler Colour" not in node.health()

@@ -50,7 +50,7 @@ async def test_resources_that_a_node_without_plugins_still_holds_are_listed(auto
         await node.settled()
         assert node.actors() == ["/plugins/a.sock"]
         assert node.leftovers() == ["/plugins/a.sock has an actor"]
-        async with node.supervisor.changes():
+        async with node.supervisor.watch():
             assert node.leftovers() == ["/plugins/a.sock has an actor", "2 readers of the stream of changes"]
         plugin.stop()
         await node.settled()

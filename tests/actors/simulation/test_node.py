@@ -35,9 +35,9 @@ from plugind.testing import (
     FakeHandler,
     FakePlugin,
     LeakError,
-    NotSettledError,
     SimulatedNode,
     Takes,
+    WaitFailedError,
 )
 from plugind.tests.actors.registration.timelines import at, registered_at
 
@@ -112,8 +112,8 @@ async def test_settled_gives_up_and_names_the_sockets_that_have_not_settled(auto
     async with SimulatedNode(handlers={"Colour": FakeHandler().always("register", Takes(50.0))}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         node.plug("b.sock", csi())
-        with pytest.raises(NotSettledError, match=r"^after 20 s: /plugins/a\.sock is registering$"):
-            await node.settled(within=20.0)
+        with pytest.raises(WaitFailedError, match=r"^after 20 s: /plugins/a\.sock is registering$"):
+            await node.settled(timeout=20.0)
         assert node.now == 20.0
         await node.settled()
         assert node.now == 50.0
@@ -193,6 +193,8 @@ async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: M
     """A user needs only services on grpclib's base classes, and a handler with three methods."""
 
     class Own:
+        follow = None
+
         def __init__(self) -> None:
             self.kept: list[str] = []
 

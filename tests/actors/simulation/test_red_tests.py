@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from plugind import PluginError
 from plugind.actors.simulation.plugins import AsyncioServiceError
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
-from plugind.testing import Fails, FakeHandler, FakePlugin, NotRegisteredError, SimulatedNode
+from plugind.testing import Fails, FakeHandler, FakePlugin, SimulatedNode, WaitFailedError
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -31,8 +31,8 @@ async def test_a_wait_for_a_plugin_that_is_refused_ends_and_says_what_it_was_tol
     handler = FakeHandler().always("validate", Fails(PluginError("not today")))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
-        with pytest.raises(NotRegisteredError) as raised:
-            await node.wait_for("red", within=0.2)
+        with pytest.raises(WaitFailedError) as raised:
+            await node.wait_for("red", timeout=0.2)
     refused = "RegisterPlugin error -- plugin validation failed with err: not today"
     assert str(raised.value).splitlines() == [
         "red is not registered after 0.2 s",
@@ -46,11 +46,11 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         with pytest.raises(
-            NotRegisteredError, match=r"blue is not registered after 600 s\n  /plugins/a.sock is registered"
+            WaitFailedError, match=r"blue is not registered after 600 s\n  /plugins/a.sock is registered"
         ):
             await node.wait_for("blue")
-        with pytest.raises(NotRegisteredError, match=r"/plugins/b.sock is not registered after 5 s\n  /plugins/a.sock"):
-            await node.registered("b.sock", within=5.0)
+        with pytest.raises(WaitFailedError, match=r"/plugins/b.sock is not registered after 5 s\n  /plugins/a.sock"):
+            await node.registered("b.sock", timeout=5.0)
         assert trio.current_time() == 605.0
 
 

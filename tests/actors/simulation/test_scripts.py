@@ -22,6 +22,8 @@ PLUGINS = [FakePlugin("Colour", "red"), FakePlugin("Colour", "green"), FakePlugi
 class Names:
     """A handler with a planted bug: it forgets a name when the first of two plugins of that name goes."""
 
+    follow = None
+
     def __init__(self) -> None:
         self.known = set[str]()
 

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from plugind.protocol.logs.lines import Level
 from plugind.protocol.messages.discovery import EntryIgnored
-from plugind.protocol.messages.status import ActorRestarted, RootReported, StateChanged
+from plugind.protocol.messages.status import ActorRestarted, RootStatus, StateChanged
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.trust import directories
 from plugind.tests.actors.status.bench import ROOT, bench, changed, info
@@ -70,7 +70,7 @@ async def test_with_the_level_warning_each_failure_is_shown_once_for_each_cause(
 async def test_a_root_that_was_made_is_logged(autojump_clock: MockClock) -> None:
     """Behaviour 1."""
     async with bench() as node:
-        made = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, made=True)
+        made = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True, made=True)
         await node.take(made, attrs.evolve(made, made=False, scans=2))
     assert [event[:2] for event in node.log.events] == [
         (Level.INFO, "root was missing and was made"),
@@ -92,7 +92,7 @@ async def test_what_only_looks_like_a_socket_is_logged_once(autojump_clock: Mock
 async def test_no_more_than_a_hundred_refused_entries_of_a_root_are_logged(autojump_clock: MockClock) -> None:
     """Fault 7: the hundred and first is only counted, in one line; its end is not logged either."""
     refused = [attrs.evolve(changed(f"link{number}", StateName.PARKED), cause="a link") for number in range(103)]
-    report = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+    report = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True)
     async with bench(level=Level.INFO) as node:
         await node.take(*refused, report, attrs.evolve(report, scans=2))
         said = [(message, fields.get("more")) for _, message, fields in node.log.events]
@@ -111,7 +111,7 @@ async def test_no_more_than_a_hundred_refused_entries_of_a_root_are_logged(autoj
 
 async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockClock) -> None:
     async with bench(level=Level.INFO) as node:
-        well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        well = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True)
         await node.take(
             well,
             attrs.evolve(well, scans=2),
@@ -160,7 +160,7 @@ async def test_each_change_of_a_directory_is_logged_once_and_an_insecure_root_as
     """Fault 3: the log said at each try that the root, which still was insecure, no longer was."""
     insecure = directories.DirectoryReport(ROOT, directories.DirectoryCondition.INSECURE, "everybody may write")
     of_group = directories.DirectoryReport(ROOT, directories.DirectoryCondition.GROUP_WRITABLE, "its group may write")
-    well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+    well = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True)
     bad = attrs.evolve(
         well, watching=Watching.INSECURE, ready=False, reason="everybody may write", directories=(insecure,)
     )

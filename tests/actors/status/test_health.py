@@ -14,7 +14,7 @@ from plugind.protocol.messages.status import (
     ActorRestarted,
     HealthReported,
     LoopBlocked,
-    RootReported,
+    RootStatus,
     StepBlocked,
 )
 from plugind.protocol.plugins.health import Health
@@ -33,7 +33,7 @@ async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
 
     async with bench() as node:
         assert await health(node) == (200, "starting", "starting", "not scanned yet")
-        well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        well = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True)
         await node.take(well)
         assert await health(node) == (200, "ok", "ok", None)
         await node.take(attrs.evolve(well, watching=Watching.POLLING, reason="no watches left"))
@@ -65,7 +65,7 @@ async def test_a_directory_that_takes_nothing_new_degrades_the_health_and_is_nam
     wrong = directories.DirectoryReport("/r/hog", condition, "what is wrong")
     async with bench() as node:
         await node.take(
-            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong,), conditions=((condition, 20),))
+            RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong,), conditions=((condition, 20),))
         )
         response = await node.get("/healthz")
         report = json.loads(response.body)
@@ -87,7 +87,7 @@ async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_u
         for condition in directories.DirectoryCondition
     ]
     async with bench() as node:
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=tuple(wrong)))
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True, directories=tuple(wrong)))
 
         async def said(path: str) -> str:
             response = await node.get(f"/plugins/{path}")
@@ -101,9 +101,7 @@ async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_u
         assert await said("/r/insecure-not/a.sock") == ""
 
         counted = ((directories.DirectoryCondition.INSECURE, 20),)
-        await node.take(
-            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong[0],), conditions=counted)
-        )
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong[0],), conditions=counted))
         assert await said("/r/other/a.sock") == (
             "; nothing new is taken from 20 directories below /r, of which 'plugind ls' names 1: mend those first"
         )
@@ -114,7 +112,7 @@ async def test_crashes_of_registrations_are_counted_together_in_health_and_metri
     """Fault 85: they end nothing, so they must be seen."""
     async with bench() as node:
         await node.take(
-            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
+            RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True),
             ActorRestarted("registration /r/a.sock", "AssertionError: planted"),
             ActorRestarted("registration /r/b.sock", "MemoryError"),
         )
@@ -172,11 +170,11 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
         unknown = "the plugin a (no socket has given this name)"
         assert await ready(node) == (503, ["the first scan of /r", "the first scan of /s", unknown])
         await node.take(
-            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
-            RootReported("/s", Watching.UNAVAILABLE, 0.0, reason="Permission denied"),
+            RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True),
+            RootStatus("/s", Watching.UNAVAILABLE, 0.0, reason="Permission denied"),
         )
         assert await ready(node) == (503, ["the root /s (Permission denied)", unknown])
-        await node.take(RootReported("/s", Watching.POLLING, 0.0, ready=True))
+        await node.take(RootStatus("/s", Watching.POLLING, 0.0, ready=True))
         tried = attrs.evolve(changed("a", StateName.WAITING), info=info("a"), reason="all of it", cause="no answer")
         await node.take(
             tried,
@@ -194,7 +192,7 @@ async def test_expected_plugins_may_have_to_be_healthy(autojump_clock: MockClock
     config = StatusConfig(roots=(ROOT,), expected=("a",), ready_when="healthy")
     async with bench(config) as node:
         registered = attrs.evolve(changed("a", StateName.REGISTERED), info=info("a"))
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), registered)
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True), registered)
         assert json.loads((await node.get("/readyz")).body)["awaiting"] == [
             "the plugin a (its handler reports no health)"
         ]
@@ -210,7 +208,7 @@ async def test_a_node_that_cannot_lease_devices_is_not_ready_and_says_why(autoju
     """It said that it was ready while all devices were withheld, so it got work that failed."""
     said: dict[str, str | None] = {"leases": None, "reconciler": "held up"}
     async with bench() as node:
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True))
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True))
 
         def health() -> tuple[ActorHealth, ...]:
             found = ((name, Condition.OK if why is None else Condition.DEGRADED, why) for name, why in said.items())
@@ -244,7 +242,7 @@ async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(auto
         async def get(path: str) -> HttpResponse:
             return await api(HttpRequest("GET", path, {}, b""))
 
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), ActorRestarted("reconciler", "KeyError"))
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True), ActorRestarted("reconciler", "KeyError"))
         answer = await get("/healthz")
         report = json.loads(answer.body)
         assert (answer.status, report["status"]) == (503, "failed")
@@ -274,6 +272,6 @@ async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(auto
         assert (await get("/readyz")).status == 200
         await trio.sleep(301)
         condition = Condition.OK
-        await node.take(RootReported(ROOT, Watching.EVENTS, trio.current_time(), ready=True))
+        await node.take(RootStatus(ROOT, Watching.EVENTS, trio.current_time(), ready=True))
         answer = await get("/healthz")
         assert (answer.status, json.loads(answer.body)["status"]) == (200, "ok")

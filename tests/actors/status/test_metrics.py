@@ -17,7 +17,7 @@ from plugind.protocol.messages.status import (
     ActorRestarted,
     HandlersChanged,
     HealthReported,
-    RootReported,
+    RootStatus,
 )
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
@@ -53,7 +53,7 @@ async def test_what_links_and_the_device_server_count_has_its_name_and_its_label
         node.memory.view.apply(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
         node.memory.view.set_health(HealthReported("/r/a.sock", 1, Health.DISCONNECTED, "", (), 0.0))
         node.memory.metrics.count_link_restart("DevicePlugin")
-        node.memory.metrics.count_root(RootReported("/dp", Watching.SERVING, 0.0, remade=2))
+        node.memory.metrics.count_root(RootStatus("/dp", Watching.SERVING, 0.0, remade=2))
         series = (await body_of(await node.get("/metrics"))).decode().splitlines()
     assert 'plugind_plugin_health{health="disconnected",plugin_type="CSIPlugin"} 1.0' in series
     assert 'plugind_plugin_health{health="healthy",plugin_type="CSIPlugin"} 0.0' in series
@@ -129,7 +129,7 @@ async def test_expected_plugins_causes_roots_and_the_process_are_shown(autojump_
     async with bench(StatusConfig(expected=("a", "b"))) as node:
         await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
         await node.take(attrs.evolve(changed("b", StateName.WAITING), info=info("b"), finished=(failed,)))
-        await node.take(RootReported("/r", Watching.POLLING, 0.0))
+        await node.take(RootStatus("/r", Watching.POLLING, 0.0))
         series = (await body_of(await node.get("/metrics"))).decode().splitlines()
         assert [line for line in series if line.startswith("plugind_expected_plugin{")] == [
             'plugind_expected_plugin{name="a"} 1.0',

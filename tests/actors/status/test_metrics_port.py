@@ -13,12 +13,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind import MetricsConfig, StatusConfig, Supervisor
+from plugind import MetricsConfig, Supervisor
 from plugind.actors.http.limits import HttpLimits
 from plugind.actors.http.server import HttpRequest, HttpResponse
+from plugind.actors.node.node import Node
+from plugind.actors.node.ports import Ports
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.api import REQUESTS
-from plugind.actors.status.memory import Memory
+from plugind.actors.status.memory import Memory, StatusConfig
 from plugind.actors.status.metrics_port import LIMITS, MetricsPort
 from plugind.actors.status.page.documents import counts_page
 from plugind.actors.status.port_api import PortApi
@@ -29,7 +31,7 @@ from plugind.protocol.messages.status import StateChanged
 from plugind.protocol.plugins.info import PluginInfo
 from plugind.protocol.plugins.status import StateName
 from plugind.protocol.status.metrics_config import HostRule, TcpAddress
-from plugind.supervisor import Ports
+from plugind.supervisor import NodeSupervisor
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 from plugind.tests.actors.status.bench import RecordingLogger
@@ -318,7 +320,7 @@ def embedded(simulated: SimulatedNode, metrics: MetricsConfig, log: RecordingLog
         users=lambda _trust: simulated.users,
     )
     config = attrs.evolve(simulated.config, metrics=metrics)
-    return Supervisor(config, handlers={"Colour": FakeHandler()}, ports=ports, log=log)
+    return NodeSupervisor(Node(config, {"Colour": FakeHandler()}, ports, StatusConfig(), log))
 
 
 async def test_an_embedded_node_serves_its_metrics_until_it_ends_and_after_a_crash_of_its_status_actor(

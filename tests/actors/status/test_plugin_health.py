@@ -8,7 +8,7 @@ import attrs
 from trio.testing import MockClock
 
 from plugind.actors.status.api import StatusConfig
-from plugind.protocol.messages.status import HealthChecked, HealthReported, PluginChanged, RootReported
+from plugind.protocol.messages.status import HealthChecked, HealthReported, PluginChanged, RootStatus
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import Outcome, StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
@@ -44,7 +44,7 @@ async def test_one_more_failed_check_is_shown_and_no_news(autojump_clock: MockCl
 async def test_readiness_can_ask_that_expected_plugins_are_healthy(autojump_clock: MockClock) -> None:
     config = StatusConfig(roots=(ROOT,), expected=("a",))
     async with bench(config) as node:
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), REGISTERED)
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True), REGISTERED)
         assert await ready(node) == (200, [])
         assert await ready(node, healthy="") == (503, ["the plugin a (its handler reports no health)"])
         await node.take(ILL)

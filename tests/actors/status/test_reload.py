@@ -22,7 +22,7 @@ from plugind.protocol.messages.config import (
     RootsChanged,
     TrustChanged,
 )
-from plugind.protocol.messages.status import RootReported
+from plugind.protocol.messages.status import RootStatus
 from plugind.protocol.plugins.status import Watching
 from plugind.protocol.settings.config import Root
 from plugind.protocol.settings.rules import Rules
@@ -150,7 +150,7 @@ async def test_a_reload_is_refused_where_nobody_reads_a_configuration_or_too_man
 async def test_other_roots_are_shown_and_awaited_from_the_message_on() -> None:
     async with bench(StatusConfig(roots=("/a", "/b"))) as node:
         for root in ("/a", "/b"):
-            await node.take(RootReported(root, Watching.EVENTS, trio.current_time(), ready=True))
+            await node.take(RootStatus(root, Watching.EVENTS, trio.current_time(), ready=True))
         assert await ready(node) == []
         await node.take(RootsChanged((Root("/b"), Root("/c")), ("/b", "/c"), ("/run",)))
         assert await ready(node) == ["the first scan of /c"]
@@ -165,5 +165,5 @@ async def test_other_roots_are_shown_and_awaited_from_the_message_on() -> None:
         # A status actor that is started again makes another one, with the same memory.
         again = attrs.evolve(node.api)
         assert body(await again(HttpRequest("GET", "/readyz", {}, b"")))["awaiting"] == ["the first scan of /c"]
-        await node.take(RootReported("/c", Watching.EVENTS, trio.current_time(), ready=True))
+        await node.take(RootStatus("/c", Watching.EVENTS, trio.current_time(), ready=True))
         assert await ready(node) == []

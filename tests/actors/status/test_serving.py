@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from plugind.actors.status.api import StatusConfig
 from plugind.protocol.logs.lines import Level
-from plugind.protocol.messages.status import PluginChanged, RootReported, ServingChanged
+from plugind.protocol.messages.status import PluginChanged, RootStatus, ServingChanged
 from plugind.protocol.plugins.info import PluginInfo
 from plugind.protocol.plugins.status import StateName, Watching
 from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
@@ -99,7 +99,7 @@ async def test_the_node_is_not_ready_while_nobody_listens_on_the_endpoint_of_an_
     """Fault 39, behaviour 40: a dead registrar does not mean a dead driver, unless its endpoint refuses too."""
     driver = PluginInfo("CSIPlugin", "a", "/run/csi.sock", ("1.0.0",))
     async with bench(StatusConfig(roots=(ROOT,), expected=("a",))) as node:
-        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), REGISTERED)
+        await node.take(RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True), REGISTERED)
         assert await ready(node) == (200, [])
         await node.take(DEAD)
         assert await ready(node) == (503, [f"the plugin a ({NOBODY})"])

@@ -11,7 +11,7 @@ from plugind.protocol.messages.status import (
     Lagged,
     PluginChanged,
     RoleChanged,
-    RootReported,
+    RootStatus,
     ScansAwaited,
     Snapshot,
     Subscribed,
@@ -24,7 +24,7 @@ from plugind.tests.actors.status.bench import ROOT, bench, changed, drained
 
 async def test_a_snapshot_is_the_whole_view_with_its_histories(autojump_clock: MockClock) -> None:
     async with bench() as node:
-        report = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        report = RootStatus(ROOT, Watching.EVENTS, 0.0, ready=True)
         await node.take(
             report,
             HandlersChanged(("CSIPlugin",)),
@@ -115,8 +115,8 @@ async def test_a_caller_learns_when_a_scan_of_each_root_was_tried(autojump_clock
         replies = [trio.open_memory_channel[bool](1) for _ in range(3)]
         for reply, _ in replies[:2]:
             await node.take(ScansAwaited(reply))
-        await node.take(RootReported("/r", Watching.EVENTS, 0.0, ready=True))
+        await node.take(RootStatus("/r", Watching.EVENTS, 0.0, ready=True))
         with pytest.raises(trio.WouldBlock):
             replies[0][1].receive_nowait()
-        await node.take(RootReported("/s", Watching.UNAVAILABLE, 0.0), ScansAwaited(replies[2][0]))
+        await node.take(RootStatus("/s", Watching.UNAVAILABLE, 0.0), ScansAwaited(replies[2][0]))
         assert [answer.receive_nowait() for _, answer in replies] == [True, True, True]

@@ -14,13 +14,15 @@ from trio.testing import MockClock
 
 from plugind import Supervisor
 from plugind.actors.http.server import HttpRequest
+from plugind.actors.node.node import Node
+from plugind.actors.node.ports import Ports
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import Memory
 from plugind.actors.status.api import Api, StatusConfig
 from plugind.protocol.messages.reconciler import ReconcilerMessage
 from plugind.protocol.status.metrics import Metrics
-from plugind.supervisor import Ports
+from plugind.supervisor import NodeSupervisor
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.status.bench import RecordingLogger, body_of
 
@@ -35,13 +37,7 @@ def embedded(node: SimulatedNode, socket: Path, log: RecordingLogger) -> Supervi
         lambda: MemoryProcesses(node.network),
         users=lambda _trust: node.users,
     )
-    return Supervisor(
-        node.config,
-        handlers={"Colour": FakeHandler()},
-        ports=ports,
-        status_config=StatusConfig(str(socket)),
-        log=log,
-    )
+    return NodeSupervisor(Node(node.config, {"Colour": FakeHandler()}, ports, StatusConfig(str(socket)), log))
 
 
 def crash_status(node: Supervisor) -> None:

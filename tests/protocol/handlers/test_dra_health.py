@@ -11,18 +11,18 @@ from plugind.protocol.handlers.dra_health import (
     DeviceHealthError,
     DeviceHealths,
     DeviceReport,
-    DeviceStatus,
+    DRADeviceHealth,
     truncated,
 )
 
-HEALTHY, UNHEALTHY, UNKNOWN = DeviceStatus.HEALTHY, DeviceStatus.UNHEALTHY, DeviceStatus.UNKNOWN
+HEALTHY, UNHEALTHY, UNKNOWN = DRADeviceHealth.HEALTHY, DRADeviceHealth.UNHEALTHY, DRADeviceHealth.UNKNOWN
 
 
-def report(device: str, status: DeviceStatus = HEALTHY, message: str = "", timeout: float = 0) -> DeviceReport:
+def report(device: str, status: DRADeviceHealth = HEALTHY, message: str = "", timeout: float = 0) -> DeviceReport:
     return DeviceReport("pool-0", device, status, message, timeout)
 
 
-def shown(devices: DeviceHealths) -> list[tuple[str, DeviceStatus, str, float]]:
+def shown(devices: DeviceHealths) -> list[tuple[str, DRADeviceHealth, str, float]]:
     return [(device.device, device.status, device.message, device.since) for device in devices]
 
 

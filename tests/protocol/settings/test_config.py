@@ -13,8 +13,13 @@ import pytest
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.health.checks import HealthChecks
+from plugind.protocol.leases.config import LeasesConfig
 from plugind.protocol.plugins.info import InfoLimits
+from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import DEFAULT_ROOT, Config, Root, Timeouts, check_roots
+from plugind.protocol.status.metrics_config import MetricsConfig
+from plugind.protocol.trust.users import Trust
 
 
 def problem(*paths: str) -> str | None:
@@ -28,7 +33,10 @@ def problem(*paths: str) -> str | None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("roots", "/a", "'/a': it must be a tuple, each of which is a Root"),
+        ("roots", "/a", "'/a': it must be a collection, such as (Root('/a'),)"),
+        ("roots", Root("/a"), f"{Root('/a')}: it must be a tuple, each of which is a Root"),
+        ("expected", "red", "'red': it must be a collection, such as ('red',)"),
+        ("endpoint_directories", "/a", "'/a': it must be a collection, such as ('/a',)"),
         ("roots", ("/a",), "'/a': it must be a Root"),
         ("trust", None, "None: it must be a Trust"),
         ("device_plugins", "/a", "'/a': it must be a DevicePluginDirectory"),
@@ -38,6 +46,22 @@ def problem(*paths: str) -> str | None:
 def test_a_field_of_another_type_is_refused_before_a_node_fails_on_it(field: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^Config.{field} is {re.escape(said)}$"):
         attrs.evolve(Config(), **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Trust(uids="csi"), "Trust.uids"),  # type: ignore[arg-type]
+        (lambda: HealthChecks(off="CSIPlugin"), "HealthChecks.off"),
+        (lambda: StaticResource(paths="/dev/x"), "StaticResource.paths"),  # type: ignore[arg-type]
+        (lambda: LeasesConfig(operators="1000"), "LeasesConfig.operators"),  # type: ignore[arg-type]
+        (lambda: MetricsConfig(hosts="bench"), "MetricsConfig.hosts"),
+    ],
+)
+def test_a_text_is_no_collection_of_its_characters(make: Callable[[], object], field: str) -> None:
+    """A node trusted the users c, s and i."""
+    with pytest.raises(ConfigError, match=f"^{field} is '(.*)': it must be a collection, such as \\('\\1',\\)$"):
+        make()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from plugind.protocol.messages.status import HealthReported, RootReported, ServingChanged, StateChanged
+from plugind.protocol.messages.status import HealthReported, RootStatus, ServingChanged, StateChanged
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.plugins.status import Finished, Operation, Outcome, StateName, Watching
@@ -264,6 +264,6 @@ def test_an_expected_plugin_is_of_use_while_one_of_its_name_is_registered_and_se
 
 def test_every_way_to_watch_a_root_has_a_number() -> None:
     ways = [Watching.EVENTS, Watching.EVENTS, Watching.TAKEN]
-    roots = [RootReported(f"/{number}", watching, 1.0) for number, watching in enumerate(ways)]
+    roots = [RootStatus(f"/{number}", watching, 1.0) for number, watching in enumerate(ways)]
     others = dict.fromkeys(("polling", "insecure", "serving", "absent", "unavailable"), 0)
     assert watched(roots) == {"events": 2, "taken": 1} | others

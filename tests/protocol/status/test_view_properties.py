@@ -10,7 +10,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.messages.status import RootReported, StateChanged
+from plugind.protocol.messages.status import RootStatus, StateChanged
 from plugind.protocol.plugins.info import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.plugins.status import (
     Finished,
@@ -361,7 +361,7 @@ def test_counters_of_watchers_add_up_across_restarts(
     expected = [0, 0, 0]
     for root, steps in lives:
         # The first report of a new watcher has no scan, which distinguishes it from the previous watcher.
-        report = RootReported(root, Watching.EVENTS, 0.0)
+        report = RootStatus(root, Watching.EVENTS, 0.0)
         metrics.count_root(report)
         for scans, failures, overflows, twice in steps:
             report = attrs.evolve(

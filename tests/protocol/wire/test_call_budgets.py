@@ -27,7 +27,7 @@ from plugind.protocol.wire.frames import (
 from plugind.protocol.wire.grpc import ClientCall, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, WireLimits
 from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, continued, data, fields, headers, message
 
 HEAD = request_head("/pluginregistration.Registration/GetInfo", "localhost")
@@ -35,7 +35,7 @@ HEAD = request_head("/pluginregistration.Registration/GetInfo", "localhost")
 BEGUN = headers(1) + data(1, struct.pack(">BI", 0, 60_000))
 
 
-def begun(limits: Limits = REGISTRATION_LIMITS) -> tuple[ClientConnection, ClientCall]:
+def begun(limits: WireLimits = REGISTRATION_LIMITS) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits, HeaderCache())
     return connection, begin(connection)
 
@@ -134,7 +134,7 @@ def test_a_flood_ends_at_a_budget_and_the_reason_names_it(flood: str) -> None:
 
 def test_a_block_over_the_budget_is_not_decoded_further() -> None:
     """Fault 61: 800 entries of the static table in 801 bytes, of which there is room for some."""
-    connection, _ = begun(Limits(call_header_bytes=2000))
+    connection, _ = begun(WireLimits(call_header_bytes=2000))
     connection.receive(HELLO + headers(1, b"\x88" + b"\x90" * 800))
     assert connection.failure is not None
     what = "bytes of headers for one call"
@@ -153,7 +153,7 @@ def test_a_large_table_makes_each_block_dearer() -> None:
 
 def test_each_call_has_its_own_budgets() -> None:
     """What GetInfo has used is not charged to NotifyRegistrationStatus on the same connection."""
-    connection = ClientConnection(Limits(call_frames=5, call_header_bytes=300, call_bytes=300), HeaderCache())
+    connection = ClientConnection(WireLimits(call_frames=5, call_header_bytes=300, call_bytes=300), HeaderCache())
     connection.receive(HELLO)
     for number in range(1, 20, 2):
         call = begin(connection)
@@ -165,8 +165,8 @@ def test_each_call_has_its_own_budgets() -> None:
 
 
 def test_a_stream_may_run_for_ever_with_the_general_limits() -> None:
-    """Only a registration's connection has budgets for a call: ``Limits()`` has none (fault 64)."""
-    connection = ClientConnection(Limits(), HeaderCache())
+    """Only a registration's connection has budgets for a call: ``WireLimits()`` has none (fault 64)."""
+    connection = ClientConnection(WireLimits(), HeaderCache())
     call = ClientCall(connection.sender, unary=False)
     connection.sender.open(call, HEAD, end=True)
     connection.receive(HELLO + headers(1))
@@ -179,14 +179,16 @@ def test_a_stream_may_run_for_ever_with_the_general_limits() -> None:
 @pytest.mark.parametrize(
     ("limits", "again", "problem", "most"),
     [
-        (Limits(empty_data=3), frame(DATA, PADDED, 1, b"\x01\0"), WireProblem.EMPTY_DATA, 4),
-        (Limits(small_data=3), data(1, b"x"), WireProblem.SMALL_DATA, 4),
-        (Limits(small_data=3), frame(DATA, PADDED, 1, b"\x80" + b"x" * 63 + bytes(128)), WireProblem.SMALL_DATA, 4),
-        (Limits(), frame(WINDOW_UPDATE, 0, 0, word(1)), WireProblem.WINDOW_UPDATES, 1003),
-        (Limits(), frame(WINDOW_UPDATE, 0, 1, word(1)), WireProblem.WINDOW_UPDATES, 1003),
+        (WireLimits(empty_data=3), frame(DATA, PADDED, 1, b"\x01\0"), WireProblem.EMPTY_DATA, 4),
+        (WireLimits(small_data=3), data(1, b"x"), WireProblem.SMALL_DATA, 4),
+        (WireLimits(small_data=3), frame(DATA, PADDED, 1, b"\x80" + b"x" * 63 + bytes(128)), WireProblem.SMALL_DATA, 4),
+        (WireLimits(), frame(WINDOW_UPDATE, 0, 0, word(1)), WireProblem.WINDOW_UPDATES, 1003),
+        (WireLimits(), frame(WINDOW_UPDATE, 0, 1, word(1)), WireProblem.WINDOW_UPDATES, 1003),
     ],
 )
-def test_a_flood_ends_without_budgets_for_a_call(limits: Limits, again: bytes, problem: WireProblem, most: int) -> None:
+def test_a_flood_ends_without_budgets_for_a_call(
+    limits: WireLimits, again: bytes, problem: WireProblem, most: int
+) -> None:
     """Faults 56 and 58: padding is no content; a server may answer the request's DATA frame with two WINDOW_UPDATEs."""
     connection, _ = begun(limits)
     connection.receive(HELLO + headers(1))

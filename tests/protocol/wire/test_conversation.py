@@ -18,7 +18,7 @@ from plugind.protocol.wire.learning import (
     MOST_MISSED,
     KnownConversations,
 )
-from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, WireLimits
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.known_streams import (
     FORMS,
@@ -42,7 +42,7 @@ def at_once(said: Answers) -> list[list[bytes]]:
     return [[b"".join(frames)] for frames in said]
 
 
-def has_led(*conversations: Sequence[Sequence[bytes]], limits: Limits = REGISTRATION_LIMITS) -> KnownConversations:
+def has_led(*conversations: Sequence[Sequence[bytes]], limits: WireLimits = REGISTRATION_LIMITS) -> KnownConversations:
     """Return a table that has the conversations, none of which was known before."""
     table = KnownConversations(limits)
     for said in conversations:
@@ -74,16 +74,16 @@ def test_a_conversation_is_known_once_one_of_its_form_was_led(form: object) -> N
     ("limits", "is_taken"),
     [
         (DEFAULT_LIMITS, True),
-        (Limits(message_bytes=4), True),
-        (Limits(message_bytes=3), False),
-        (Limits(small_data=100), False),
-        (Limits(call_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE), True),
-        (Limits(call_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE - 1), False),
-        (Limits(total_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE), True),
-        (Limits(total_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE - 1), False),
+        (WireLimits(message_bytes=4), True),
+        (WireLimits(message_bytes=3), False),
+        (WireLimits(small_data=100), False),
+        (WireLimits(call_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE), True),
+        (WireLimits(call_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE - 1), False),
+        (WireLimits(total_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE), True),
+        (WireLimits(total_bytes=MAX_BYTES + MAX_CALLS * MAX_MESSAGE - 1), False),
     ],
 )
-def test_nothing_is_known_that_a_message_could_take_beyond_a_limit(limits: Limits, *, is_taken: bool) -> None:
+def test_nothing_is_known_that_a_message_could_take_beyond_a_limit(limits: WireLimits, *, is_taken: bool) -> None:
     table = has_led([[ANSWER]], limits=limits)
     assert is_known(table, HELLO + headers(1) + data(1, message(b"four")) + trailers(1)) is is_taken
 
@@ -145,7 +145,7 @@ def test_a_state_remembers_few_whole_responses_and_the_others_frame_by_frame() -
     assert len(conversation.state.responses) == MAX_RESPONSES
 
 
-def led(seed: int, tables: dict[Limits, KnownConversations]) -> bool:
+def led(seed: int, tables: dict[WireLimits, KnownConversations]) -> bool:
     """Compare one random conversation, a part of which may be garbled."""
     chance = random.Random(seed)
     table = tables.setdefault(limits := chance.choice(LIMITS), KnownConversations(limits))
@@ -160,11 +160,11 @@ def led(seed: int, tables: dict[Limits, KnownConversations]) -> bool:
 @given(st.integers(0, 2**32))
 def test_whatever_a_peer_says_both_ways_agree_at_any_time(seed: int) -> None:
     """Faults 52 to 70: what is sent, how calls end, and the whole state that later bytes could tell from another."""
-    tables: dict[Limits, KnownConversations] = {}
+    tables: dict[WireLimits, KnownConversations] = {}
     for number in range(12):
         led(seed + number, tables)
 
 
 def test_conversations_that_are_known_are_among_those_compared() -> None:
-    tables: dict[Limits, KnownConversations] = {}
+    tables: dict[WireLimits, KnownConversations] = {}
     assert sum(led(seed, tables) for seed in range(300)) > 25

@@ -6,7 +6,7 @@ from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import literal_field
 from plugind.protocol.wire.grpc import ClientCall, frame_message, request_head, timeout_field
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.protocol.wire.metadata import decode_metadata
 from plugind.protocol.wire.outcomes import decode_message
 from plugind.tests.wire.hostile import HELLO
@@ -57,7 +57,7 @@ def test_metadata_leaves_out_grpcs_own_fields_and_invalid_base64() -> None:
 
 def test_each_period_fills_the_budgets_of_frames() -> None:
     """Fault 54: keep-alive over days is not a flood."""
-    connection = ClientConnection(Limits(pings=2))
+    connection = ClientConnection(WireLimits(pings=2))
     ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
     connection.receive(HELLO)
     for _ in range(1000):
@@ -72,7 +72,7 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
 
 def test_pings_for_our_own_data_cost_no_budget() -> None:
     """Fault 54: a server of grpc-go sends one for each request, to measure how long a round trip takes."""
-    connection = ClientConnection(Limits(pings=3))
+    connection = ClientConnection(WireLimits(pings=3))
     connection.receive(HELLO)
     ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
     for number in range(1000):
@@ -108,7 +108,7 @@ def test_a_peer_that_never_reads_answers_to_its_pings_loses_its_connection() -> 
 
 def test_window_updates_for_our_own_data_cost_no_budget() -> None:
     """A server may answer each DATA frame with two of them, however large the upload."""
-    connection = ClientConnection(Limits(window_updates=5))
+    connection = ClientConnection(WireLimits(window_updates=5))
     call = ClientCall(connection.sender, unary=True)
     connection.sender.open(call, HEAD)
     connection.receive(HELLO)

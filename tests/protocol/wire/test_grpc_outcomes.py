@@ -16,7 +16,7 @@ from plugind.protocol.wire.grpc import (
 )
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.protocol.wire.outcomes import SUCCESS, CallOutcome, decode_message, failure_outcome
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.wire.hostile import HELLO, answer, data, fields, headers, message, trailers
@@ -27,9 +27,9 @@ OK_STATUS = (":status", "200")
 
 
 def called(
-    said: bytes, *, unary: bool = True, limits: Limits | None = None, ended: bool = True
+    said: bytes, *, unary: bool = True, limits: WireLimits | None = None, ended: bool = True
 ) -> tuple[ClientConnection, ClientCall]:
-    connection = ClientConnection(limits or Limits(), HeaderCache())
+    connection = ClientConnection(limits or WireLimits(), HeaderCache())
     call = ClientCall(connection.sender, unary=unary)
     connection.sender.open(call, HEAD, end=ended)
     connection.receive(HELLO)
@@ -218,11 +218,11 @@ def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) 
 
 
 def test_every_limit_exhausts_a_resource() -> None:
-    """Each limit is a field of ``Limits``, and the reason names it."""
+    """Each limit is a field of ``WireLimits``, and the reason names it."""
     limits = [problem for problem in WireProblem if problem.is_limit]
     assert len(limits) == 19
     for problem in limits:
-        assert hasattr(Limits(), problem.value)
+        assert hasattr(WireLimits(), problem.value)
         assert failure_outcome(WireError(problem, "")).status is Status.RESOURCE_EXHAUSTED
 
 
@@ -266,7 +266,7 @@ def test_a_piece_that_looks_like_a_whole_message_is_treated_as_a_piece() -> None
 def test_a_recognized_response_with_an_empty_status_is_not_a_success() -> None:
     cache = HeaderCache()
     for _ in range(3):
-        connection = ClientConnection(Limits(), cache)
+        connection = ClientConnection(WireLimits(), cache)
         call = ClientCall(connection.sender, unary=True)
         connection.sender.open(call, HEAD, end=True)
         connection.receive(HELLO + ended(("grpc-status", "")))
@@ -288,7 +288,7 @@ def test_a_failure_before_the_headers_ends_every_wait() -> None:
 
 def test_lengths_around_the_limit_are_handled_the_same_for_whole_messages_and_for_pieces() -> None:
     """Fault 50: the first five bytes of an unfinished message are enough to check its length."""
-    limits = Limits(message_bytes=10)
+    limits = WireLimits(message_bytes=10)
     for size in (0, 9, 10, 11):
         for cut in (0, 1, 5, 6):
             connection, call = called(headers(1), unary=False, limits=limits)
@@ -306,7 +306,7 @@ def test_lengths_around_the_limit_are_handled_the_same_for_whole_messages_and_fo
 
 def test_messages_beyond_the_window_are_credited_when_they_are_taken() -> None:
     """Fault 65: each of them is credited exactly once."""
-    limits = Limits(stream_window=65_535, connection_window=1 << 20)
+    limits = WireLimits(stream_window=65_535, connection_window=1 << 20)
     connection, call = called(headers(1), unary=False, limits=limits)
     one = message(b"x" * 16_000)
     for _ in range(5):
@@ -396,7 +396,7 @@ def test_metadata_that_grpc_does_not_allow_is_refused() -> None:
 
 def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_not() -> None:
     """Fault 65."""
-    limits = Limits(stream_window=65_535, connection_window=1 << 20)
+    limits = WireLimits(stream_window=65_535, connection_window=1 << 20)
     framed = 65_535 // 5
     for more, uncredited in ((0, 0), (1, framed + 1)):
         connection, call = called(headers(1), unary=False, limits=limits)

@@ -21,7 +21,7 @@ from plugind.protocol.wire.frames import (
 from plugind.protocol.wire.grpc import ClientCall, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.protocol.wire.outcomes import CallOutcome
 from plugind.protocol.wire.sending import MAX_ABANDONED
 from plugind.tests.wire.hostile import HELLO, RESPONSE, answer, data, fields, headers, message, trailers
@@ -33,9 +33,9 @@ WINDOW = 65_535
 E = ErrorCode
 
 
-def begun(limits: Limits | None = None, *, greeting: bytes = HELLO) -> tuple[ClientConnection, ClientCall]:
+def begun(limits: WireLimits | None = None, *, greeting: bytes = HELLO) -> tuple[ClientConnection, ClientCall]:
     """A connection with one call, whose request is sent."""
-    connection = ClientConnection(limits or Limits(stream_window=WINDOW), HeaderCache())
+    connection = ClientConnection(limits or WireLimits(stream_window=WINDOW), HeaderCache())
     call = ClientCall(connection.sender, unary=True)
     connection.sender.open(call, HEAD, end=True)
     connection.receive(greeting)
@@ -145,7 +145,7 @@ def test_the_windows_of_the_last_calls_that_were_cancelled_are_kept_and_no_more(
 
 def stream_in(state: str) -> ClientConnection:
     """A connection whose stream 1 is in a state of section 5.1."""
-    connection = ClientConnection(Limits(stream_window=WINDOW), HeaderCache())
+    connection = ClientConnection(WireLimits(stream_window=WINDOW), HeaderCache())
     connection.receive(HELLO)
     call = ClientCall(connection.sender, unary=False)
     if state != "idle":
@@ -202,7 +202,7 @@ def test_each_frame_is_answered_as_the_state_of_its_stream_demands(state: str, s
 @pytest.mark.parametrize("said", ["DATA", "HEADERS"])
 def test_a_peer_that_goes_on_with_a_closed_stream_is_told_once_and_then_loses_its_connection(said: str) -> None:
     """Fault 60: each frame costs the budget of late frames, and one is answered."""
-    connection, _ = begun(Limits(late_frames=50))
+    connection, _ = begun(WireLimits(late_frames=50))
     connection.receive(answer(1))
     connection.outgoing.clear()
     connection.receive(FRAMES[said] * 50)
@@ -213,7 +213,7 @@ def test_a_peer_that_goes_on_with_a_closed_stream_is_told_once_and_then_loses_it
 
 def test_a_peer_that_reads_nothing_is_not_told_of_ever_more_closed_streams() -> None:
     """Fault 65: no more than what fits one frame waits for it."""
-    connection, call = begun(Limits(late_frames=4096, stream_window=WINDOW))
+    connection, call = begun(WireLimits(late_frames=4096, stream_window=WINDOW))
     call.cancel(CallOutcome(Status.CANCELLED))
     for _ in range(2000):
         another = ClientCall(connection.sender, unary=True)

@@ -20,11 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from plugind.protocol.wire.grpc import ClientCall, frame_message, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.tests.protocol.hypothesis_settings import examples
 
 HEAD = request_head("/a.B/C", "localhost")
-LIMITS = Limits(stream_window=65_535, connection_window=65_535)
+LIMITS = WireLimits(stream_window=65_535, connection_window=65_535)
 #: All examples share it, as the connections of a process do. No example may affect the next one.
 CACHE = HeaderCache()
 SIZES = st.sampled_from([0, 1, 100, 5_000, 20_000, 70_000])

@@ -39,7 +39,7 @@ from plugind.protocol.wire.frames import (
 from plugind.protocol.wire.grpc import ClientCall, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import MAX_WINDOW, PREFACE, Limits
+from plugind.protocol.wire.limits import MAX_WINDOW, PREFACE, WireLimits
 from plugind.protocol.wire.sending import STREAMS_BEFORE_SETTINGS
 from plugind.tests.wire.hostile import (
     HELLO,
@@ -58,9 +58,9 @@ WORD = struct.Struct(">I")
 
 
 def begun(
-    limits: Limits | None = None, *, greeting: bytes = HELLO, ended: bool = True
+    limits: WireLimits | None = None, *, greeting: bytes = HELLO, ended: bool = True
 ) -> tuple[ClientConnection, ClientCall]:
-    connection = ClientConnection(limits or Limits(), HeaderCache())
+    connection = ClientConnection(limits or WireLimits(), HeaderCache())
     call = ClientCall(connection.sender, unary=True)
     connection.sender.open(call, HEAD, end=ended)
     connection.receive(greeting)
@@ -211,12 +211,12 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
 @pytest.mark.parametrize(
     ("limits", "one", "kind", "words"),
     [
-        (Limits(resets=3), frame(RST_STREAM, 0, 1, bytes(4)), RESETS, "limit resets"),
-        (Limits(late_frames=3), data(1, b"x"), LATE_FRAMES, "limit late_frames"),
-        (Limits(late_frames=3), headers(1), LATE_FRAMES, "limit late_frames"),
+        (WireLimits(resets=3), frame(RST_STREAM, 0, 1, bytes(4)), RESETS, "limit resets"),
+        (WireLimits(late_frames=3), data(1, b"x"), LATE_FRAMES, "limit late_frames"),
+        (WireLimits(late_frames=3), headers(1), LATE_FRAMES, "limit late_frames"),
     ],
 )
-def test_frames_for_a_call_that_is_over_cost_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
+def test_frames_for_a_call_that_is_over_cost_a_budget(limits: WireLimits, one: bytes, kind: int, words: str) -> None:
     """Fault 60; the peer sent these frames before it received the reset."""
     connection, call = begun(limits)
     connection.sender.reset(call)
@@ -229,7 +229,7 @@ def test_frames_for_a_call_that_is_over_cost_a_budget(limits: Limits, one: bytes
 
 
 def test_resetting_a_call_refills_the_budget_of_late_frames() -> None:
-    connection, call = begun(Limits(late_frames=3))
+    connection, call = begun(WireLimits(late_frames=3))
     other = ClientCall(connection.sender, unary=True)
     connection.sender.open(other, HEAD, end=True)
     connection.sender.reset(call)
@@ -242,11 +242,11 @@ def test_resetting_a_call_refills_the_budget_of_late_frames() -> None:
 def test_interim_responses_are_ignored_up_to_their_budget() -> None:
     """Fault 57."""
     early = headers(1, fields((":status", "103"), ("link", "</a>")))
-    connection, call = begun(Limits(informational=2))
+    connection, call = begun(WireLimits(informational=2))
     connection.receive(early * 2 + headers(1) + data(1, message(b"x")) + trailers(1))
     assert call.outcome is not None
     assert call.outcome.status is Status.OK
-    connection, _ = begun(Limits(informational=2))
+    connection, _ = begun(WireLimits(informational=2))
     connection.receive(early * 3)
     assert connection.failure is not None
     assert connection.failure.message == "1xx responses over the limit of 2 (limit informational)"
@@ -256,10 +256,10 @@ def test_interim_responses_are_ignored_up_to_their_budget() -> None:
 def test_a_block_may_have_as_many_frames_as_the_limit_allows_and_no_more() -> None:
     """Fault 53."""
     parts = [RESPONSE[:2], *(bytes((byte,)) for byte in RESPONSE[2:5]), RESPONSE[5:]]
-    connection, call = begun(Limits(continuations=4))
+    connection, call = begun(WireLimits(continuations=4))
     connection.receive(continued(1, parts))
     assert (connection.failure, call.has_head()) == (None, True)
-    connection, _ = begun(Limits(continuations=3))
+    connection, _ = begun(WireLimits(continuations=3))
     connection.receive(continued(1, parts))
     assert connection.failure is not None
     assert connection.failure.message == "CONTINUATION frames of one block over the limit of 3 (limit continuations)"
@@ -281,11 +281,11 @@ def test_the_pieces_of_a_block_count_towards_the_limit_of_the_list() -> None:
     """Fault 52: even if they are never decoded; at the limit they are accepted."""
     block = fields((":status", "200"), ("content-type", "application/grpc"), ("x", "v" * 100))
     # RFC 7541 section 4.1 adds 32 bytes to each name and value.
-    connection, call = begun(Limits(header_list_bytes=235))
+    connection, call = begun(WireLimits(header_list_bytes=235))
     connection.receive(continued(1, [block[:20], block[20:]]))
     assert (connection.failure, call.has_head()) == (None, True)
     for limit, words in ((len(block), "a header list"), (len(block) - 1, "a header block")):
-        connection, _ = begun(Limits(header_list_bytes=limit))
+        connection, _ = begun(WireLimits(header_list_bytes=limit))
         connection.receive(continued(1, [block[:20], block[20:]]))
         assert connection.failure is not None
         assert connection.failure.message == f"{words} over the limit of {limit} (limit header_list_bytes)"
@@ -305,7 +305,7 @@ def test_received_bytes_are_limited_in_total() -> None:
     """Fault 64: the limit is exact to the byte."""
     said = HELLO + answer(1)
     for total, failed in ((len(said), False), (len(said) - 1, True)):
-        connection, _ = begun(Limits(total_bytes=total), greeting=said[:20])
+        connection, _ = begun(WireLimits(total_bytes=total), greeting=said[:20])
         connection.receive(said[20:])
         assert (connection.failure is not None) == failed
         words = f"bytes received on this connection over the limit of {total} (limit total_bytes)"
@@ -415,7 +415,7 @@ def test_windows_may_have_the_largest_size() -> None:
 def test_the_connection_is_credited_whatever_the_state_of_its_streams() -> None:
     """Once half of the window is used, all of it is credited, also for data of a call that is over."""
     for window, credited in ((65_535, 32_768), (65_536, 36_864)):
-        connection, call = begun(Limits(connection_window=window))
+        connection, call = begun(WireLimits(connection_window=window))
         connection.sender.reset(call)
         connection.outgoing.clear()
         got = 0
@@ -469,7 +469,7 @@ def test_settings_are_acknowledged_and_applied() -> None:
 
 
 def test_a_hundred_calls_may_begin_before_the_settings_of_the_peer() -> None:
-    connection = ClientConnection(Limits(), HeaderCache())
+    connection = ClientConnection(WireLimits(), HeaderCache())
     while connection.sender.can_open:
         connection.sender.open(ClientCall(connection.sender, unary=True), HEAD, end=True)
     assert len(connection.sender.streams) == STREAMS_BEFORE_SETTINGS == 100
@@ -498,7 +498,7 @@ def test_empty_data_that_ends_a_stream_costs_nothing() -> None:
 
 def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> None:
     """RFC 7541 section 4.2, RFC 9113 section 6.10."""
-    connection = ClientConnection(Limits(), HeaderCache())
+    connection = ClientConnection(WireLimits(), HeaderCache())
     assert bytes(connection.outgoing).startswith(PREFACE)
     connection.outgoing.clear()
     connection.sender.open(ClientCall(connection.sender, unary=True), b"\x83", end=True)
@@ -558,7 +558,7 @@ def test_a_window_is_used_to_its_last_byte() -> None:
 
 def test_a_stream_is_credited_once_half_of_its_window_is_used() -> None:
     """Fault 65. RFC 9113 section 6.9."""
-    connection, call = begun(Limits(stream_window=65_536))
+    connection, call = begun(WireLimits(stream_window=65_536))
     connection.sender.used(call, 32_767)
     assert not connection.outgoing
     connection.sender.used(call, 1)
@@ -592,7 +592,7 @@ def test_a_connection_that_failed_is_freed_without_the_garbage_collector() -> No
 
 def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
     for body in (b"", b"x" * 100, b"x" * 16_384):
-        one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
+        one, two = (ClientConnection(WireLimits(), HeaderCache()) for _ in range(2))
         for number in range(2):
             first, second = ClientCall(one.sender, unary=True), ClientCall(two.sender, unary=True)
             assert one.sender.request(first, HEAD, body)

@@ -12,21 +12,21 @@ from plugind.protocol.wire.frames import DATA, END_HEADERS, END_STREAM, PADDED, 
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
 from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
 
 LIMITS = (
-    Limits(),
-    Limits(),
-    Limits(message_bytes=4),
-    Limits(settings=1),
-    Limits(header_list_bytes=60),
-    Limits(connection_window=65_535),
-    Limits(total_bytes=200),
-    Limits(small_data=2),
+    WireLimits(),
+    WireLimits(),
+    WireLimits(message_bytes=4),
+    WireLimits(settings=1),
+    WireLimits(header_list_bytes=60),
+    WireLimits(connection_window=65_535),
+    WireLimits(total_bytes=200),
+    WireLimits(small_data=2),
 )
 
 
@@ -138,8 +138,8 @@ def learnt(response: bytes = HELLO + OK) -> HeaderCache:
 TYPE = (":status", "200"), ("content-type", "application/grpc")
 
 
-def hits_of(cache: HeaderCache, response: bytes, limits: Limits | None = None) -> int:
-    connection = Counting(limits or Limits(), cache)
+def hits_of(cache: HeaderCache, response: bytes, limits: WireLimits | None = None) -> int:
+    connection = Counting(limits or WireLimits(), cache)
     begin(connection, unary=True, ended=True)
     connection.receive(response)
     return connection.hits
@@ -181,10 +181,10 @@ def test_a_response_at_the_limits_of_a_connection_is_recognized_and_one_above_is
     # With gRPC's five bytes, one of these messages fills the largest frame.
     for size, hits in ((16_379, 1), (16_380, 0)):
         assert hits_of(cache, HELLO + headers(1) + data(1, message(bytes(size))) + trailers(1)) == hits
-    assert hits_of(cache, response, Limits(message_bytes=4)) == 1
-    assert hits_of(cache, response, Limits(message_bytes=3)) == 0
-    assert hits_of(cache, response, Limits(header_list_bytes=list_bytes)) == 1
-    assert hits_of(cache, response, Limits(header_list_bytes=list_bytes - 1)) == 0
+    assert hits_of(cache, response, WireLimits(message_bytes=4)) == 1
+    assert hits_of(cache, response, WireLimits(message_bytes=3)) == 0
+    assert hits_of(cache, response, WireLimits(header_list_bytes=list_bytes)) == 1
+    assert hits_of(cache, response, WireLimits(header_list_bytes=list_bytes - 1)) == 0
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,9 @@ def test_several_responses_in_one_piece_are_recognized_as_far_as_they_are_plain(
 def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
     """Fault 56."""
     cache = HeaderCache()
-    for limits, expected in ((Limits(), 0), (Limits(), 2), (Limits(), 3), (Limits(small_data=3), 3)):
+    for limits, expected in ((WireLimits(), 0), (WireLimits(), 2), (WireLimits(), 3), (WireLimits(small_data=3), 3)):
         assert hits_of(cache, HELLO + b"".join(THREE), limits) == expected
-    fast, slow = Counting(Limits(small_data=2), cache), Slow(Limits(small_data=2), HeaderCache())
+    fast, slow = Counting(WireLimits(small_data=2), cache), Slow(WireLimits(small_data=2), HeaderCache())
     fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
     for connection in (fast, slow):
         connection.receive(HELLO + b"".join(THREE))
@@ -302,7 +302,7 @@ def test_a_recognized_response_with_a_small_message_costs_its_budget() -> None:
 def test_settings_in_recognized_responses_cost_their_budget() -> None:
     """Fault 55."""
     cache = learnt()
-    connection = Counting(Limits(settings=1), cache)
+    connection = Counting(WireLimits(settings=1), cache)
     begin(connection, unary=True, ended=True)
     connection.receive(HELLO)
     connection.receive(HELLO + OK)

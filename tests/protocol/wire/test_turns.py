@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plugind.protocol.wire.frames import CONTINUATION, END_HEADERS, HEADERS, PING, frame
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
-from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, WireLimits
 from plugind.tests.tools.fuzz_wire import mutate, pieces
 from plugind.tests.tools.wire_streams import HEAD, Recorder, Server
 from plugind.tests.wire.hostile import HELLO, RESPONSE, fields, headers
@@ -19,7 +19,7 @@ from plugind.tests.wire.hostile import HELLO, RESPONSE, fields, headers
 PINGS = frame(PING, 0, 0, bytes(8))
 
 
-def begun(limits: Limits = REGISTRATION_LIMITS, requests: int = 1) -> tuple[ClientConnection, list[Recorder]]:
+def begun(limits: WireLimits = REGISTRATION_LIMITS, requests: int = 1) -> tuple[ClientConnection, list[Recorder]]:
     connection = ClientConnection(limits, HeaderCache())
     streams = [Recorder(connection.sender) for _ in range(requests)]
     for stream in streams:
@@ -89,11 +89,11 @@ def test_a_stream_means_the_same_in_turns_of_any_size(turn: int, seed: int) -> N
     """Valid streams and broken ones, against the same connection without turns."""
     chance = random.Random(seed)
     requests = chance.randint(1, 3)
-    written = Server(chance, requests, Limits()).write(requests)
+    written = Server(chance, requests, WireLimits()).write(requests)
     if chance.random() < 0.5:
         written = mutate(written, chance)
-    whole, expected = begun(Limits(), requests)
-    parted, streams = begun(Limits(), requests)
+    whole, expected = begun(WireLimits(), requests)
+    parted, streams = begun(WireLimits(), requests)
     cuts, position = pieces(chance), 0
     while position < len(written):
         piece = written[position : position + next(cuts)]

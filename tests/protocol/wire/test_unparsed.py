@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from plugind.protocol.wire.budgets import LITTLE, UnparsedBytes
 from plugind.protocol.wire.errors import ErrorCode, WireProblem
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.limits import WireLimits
 
-LIMIT = Limits().unparsed_bytes
+LIMIT = WireLimits().unparsed_bytes
 
 
 def test_a_connection_that_asks_for_too_much_is_refused_and_the_others_keep_what_they_hold() -> None:

@@ -12,6 +12,7 @@ from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
 from plugind.actors.handlers.dra.calls import MAX_PER_CLAIM, DRADriver
+from plugind.actors.simulation.dra_drivers import DRACall, FakeDRADriver
 from plugind.protocol.handlers.dra_claims import (
     DRAAnswerError,
     DRACallError,
@@ -21,7 +22,7 @@ from plugind.protocol.handlers.dra_claims import (
     DRAError,
     PreparedDevice,
 )
-from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"

@@ -12,20 +12,20 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, DRACall, FakeDRADriver
 from plugind.actors.simulation.node import DEFAULT_CONFIG
 from plugind.protocol.handlers.dra import DRAConfig, WatchedHealth
 from plugind.protocol.handlers.dra_claims import DRACallError, DRAClaim
-from plugind.protocol.handlers.dra_health import DeviceReport, DeviceStatus
-from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.protocol.handlers.dra_health import DeviceReport, DRADeviceHealth
+from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 
 NAME = "gpu.example.com"
 CLAIM = DRAClaim("default", "uid-1", "train")
 V1, V1ALPHA1 = "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"
-HEALTHY, UNHEALTHY = DeviceStatus.HEALTHY, DeviceStatus.UNHEALTHY
+HEALTHY, UNHEALTHY = DRADeviceHealth.HEALTHY, DRADeviceHealth.UNHEALTHY
 
 
-def gpu(number: int, status: DeviceStatus = HEALTHY, message: str = "", timeout: float = 3600) -> DeviceReport:
+def gpu(number: int, status: DRADeviceHealth = HEALTHY, message: str = "", timeout: float = 3600) -> DeviceReport:
     return DeviceReport("pool-0", f"gpu-{number}", status, message, timeout)
 
 

@@ -13,11 +13,11 @@ from trio.testing import MockClock
 
 from plugind.actors.grpc.client.channel import Channel
 from plugind.actors.handlers.dra.health import HealthFollower
-from plugind.actors.simulation.dra_drivers import USUAL_SERVICES
+from plugind.actors.simulation.dra_drivers import USUAL_SERVICES, FakeDRADriver
 from plugind.protocol.handlers.dra_claims import DRAClaim
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
-from plugind.testing import FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"

@@ -13,9 +13,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
+from plugind.actors.simulation.dra_drivers import DRACall, FakeDRADriver
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.status import HistoryEntry
-from plugind.testing import DRACall, FakeDRADriver, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.registration.timelines import shown
 
 NAME = "gpu.example.com"
