@@ -199,10 +199,7 @@ def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.Monk
     assert tell_service_manager("READY=1")
 
 
-def test_the_words_count_what_does_not_serve_and_what_is_queued_and_say_which_roots_cannot_be_used() -> None:
+def test_the_words_count_what_does_not_serve_and_what_is_queued_for_a_dial() -> None:
     counts = PluginCounts({StateName.REGISTERED: 3, StateName.STALE: 1, StateName.WAITING: 0}, not_serving=2)
     assert words_of(counts) == "4 plugins: 3 registered, 2 of them not serving, 1 stale"
     assert words_of(PluginCounts({StateName.STALE: 1}, queued=7)) == "1 plugin: 1 stale; 7 queued"
-    assert words_of(PluginCounts({}, unusable=("cannot make /a", "cannot make /b"))) == (
-        "0 plugins; cannot make /a; cannot make /b"
-    )
