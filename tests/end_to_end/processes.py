@@ -316,7 +316,7 @@ class PluginProcess:
     async def notified_registered(self) -> None:
         """Wait for the next notification, which must say that the plugin is registered."""
         said = await self.line(call="NotifyRegistrationStatus")
-        assert (said["plugin_registered"], said["error"]) == (True, "")
+        assert (said["plugin_registered"], said["error"]) == (True, ""), said
 
     async def rest(self) -> str:
         """Return what a plugin that has ended printed after the lines that were read."""

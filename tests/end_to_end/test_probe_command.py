@@ -68,6 +68,9 @@ async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, pat
         assert len(watch.states(path)) == seen
         await plugin.end(signal.SIGKILL)
         assert "NotifyRegistrationStatus" not in await plugin.rest()
+        # Its socket would keep its name, and the daemon is shared.
+        path.unlink()
+        await watch.state(path, "gone")
 
 
 @pytest.mark.usefixtures("real_processes")
