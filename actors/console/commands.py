@@ -71,10 +71,12 @@ _RUNNING = ("allocate", "probe-handler")
 
 _EPILOG = """examples:
   plugind demo                                     a small node at work, nothing to set up
-  plugind run --root /tmp/plugins                  a daemon on a directory of your own
+  plugind run --devices 'lab/serial=/dev/ttyUSB*'  a daemon that leases serial adapters
+  plugind allocate lab/serial=1 -- ./test-board    a command that has one of them
+  plugind who                                      who has which device, and who waits
+  plugind run --root /tmp/plugins                  a daemon that registers the plugins in a directory
   plugind ls                                       every plugin, its state, and why
   plugind wait csi.example.com --timeout 60        until a plugin is registered
-  plugind allocate vendor.com/gpu=1 -- ./train.py  a command that has a device
   plugind probe ./csi.example.com-reg.sock         what is right and wrong with a plugin's socket
 
 exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the daemon is busy,
@@ -183,7 +185,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _parser_of(names: Iterable[str], complete: Container[str | None]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="plugind",
-        description="Discover plugin sockets and register each with the consumer of its type.",
+        description="Lease devices to programs, and register plugins with the consumers of their types.",
         epilog=_EPILOG,
         formatter_class=_Help,
     )

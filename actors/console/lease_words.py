@@ -116,8 +116,8 @@ def until(lease: Lease) -> str:
 
 
 def withheld_until(when: float) -> str:
-    """Return until when the devices of an uncertain lease are withheld."""
-    return f"{time_of_day(when, time.time())}, or until its plugin ends"
+    """Return until when the devices of an uncertain lease are withheld: the end of its plugin may free them earlier."""
+    return f"{time_of_day(when, time.time())} at the latest"
 
 
 def pasted(lease: str) -> str:

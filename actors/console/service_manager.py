@@ -44,7 +44,7 @@ class Observed(Protocol):
         """Return the reason for each core actor that counts as hanging; empty while all work."""
 
     async def counts(self) -> PluginCounts:
-        """Return how many plugins are in each state, and which roots cannot be used."""
+        """Return how many plugins are in each state, how many devices there are, and which roots cannot be used."""
 
 
 def tell_service_manager(state: str) -> bool:
@@ -144,12 +144,16 @@ class _Beats:
 
 
 def words_of(counts: PluginCounts) -> str:
-    """Return how many plugins are in each state or queued for a dial, and which roots cannot be used, in words."""
+    """Return in words how many plugins are in each state or queued for a dial, the devices, and the unusable roots."""
     total = sum(counts.by_state.values())
     states = ", ".join(states_of(counts))
     plugins = f"{total} {'plugin' if total == 1 else 'plugins'}{': ' if states else ''}{states}"
     queued = [f"{counts.queued} queued"] if counts.queued else []
-    return "; ".join((plugins, *queued, *counts.unusable))
+    healthy, unhealthy = counts.devices
+    number = healthy + unhealthy
+    sick = f": {healthy} healthy, {unhealthy} unhealthy" if unhealthy else ""
+    devices = [f"{number} {'device' if number == 1 else 'devices'}{sick}"] if number else []
+    return "; ".join((plugins, *queued, *devices, *counts.unusable))
 
 
 def states_of(counts: PluginCounts) -> Iterator[str]:

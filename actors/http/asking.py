@@ -9,6 +9,8 @@ import h11
 from ...protocol.version import STATUS_HEADER, STATUS_VERSION, incompatibility
 
 _NOT_HTTP: Final = "the answer is not whole or not HTTP"
+#: A daemon that is killed does that to those who wait in line.
+_CUT_OFF: Final = "it closed the connection before the end of the answer, as when it is killed: ask again"
 
 
 class NotHttpError(Exception):
@@ -34,11 +36,13 @@ class Asking:
             (STATUS_HEADER, str(STATUS_VERSION)),
         ]
         events = (h11.Request(method=method, target=target, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        self._closed = False
         #: The bytes to send.
         self.sent = b"".join([self._http.send(event) or b"" for event in events])
 
     def receive(self, data: bytes) -> None:
         """Take what came; nothing is the end."""
+        self._closed = not data
         try:
             self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
@@ -54,7 +58,7 @@ class Asking:
         if event is h11.NEED_DATA:
             return None
         if not isinstance(event, h11.Response):
-            raise NotHttpError(_NOT_HTTP)
+            raise NotHttpError(_CUT_OFF if event.__class__ is h11.ConnectionClosed else _NOT_HTTP)
         headers = {name.decode("ascii"): text.decode("latin-1") for name, text in event.headers}
         version = headers.get(STATUS_HEADER.lower())
         if (why := incompatibility(version)) is not None:
@@ -76,4 +80,4 @@ class Asking:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            raise NotHttpError(f"{_NOT_HTTP}: {error}") from error
+            raise NotHttpError(_CUT_OFF if self._closed else f"{_NOT_HTTP}: {error}") from error

@@ -532,9 +532,11 @@ class Node:
     # --- for the daemon ---
 
     async def counts(self) -> PluginCounts:
-        """Return how many plugins are in each state, which costs far less than a snapshot."""
+        """Return how many plugins are in each state and how many devices there are; this costs less than a snapshot."""
         counts = await self.callers.ask(self.status.report, CountsAsked, "does not count its plugins")
-        return attrs.evolve(counts, queued=self.dial_slots.read().waiting)
+        listed = (await self.resources()).counts.values()
+        devices = sum(healthy for healthy, _ in listed), sum(unhealthy for _, unhealthy in listed)
+        return attrs.evolve(counts, queued=self.dial_slots.read().waiting, devices=devices)
 
     def hung(self) -> tuple[str, ...]:
         """Return the actors that hang and without which the node does nothing, each with the reason.

@@ -62,10 +62,13 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted, ui
         text += f" ({', '.join(wrong)})"
     else:
         text += _unhealthy(stock, request, resource)
-    if not (request.ids or request.include) and (drained := stock.drains_of((name, request.pool))):
+    named, listed = request.ids or request.include, len(resource.offer.devices)
+    if wanted.count > listed and not named and not stock.missing(name):
+        text += f"; there {'is' if listed == 1 else 'are'} {listed} in all"
+    if not named and (drained := stock.drains_of((name, request.pool))):
         text += f"; drained: {first_few([drain.words for drain in drained])}"
     text += _kept_back(stock, reserved, request, wanted)
-    return text if request.ids or request.include else text + _elsewhere(stock, reserved, request, wanted, uid)
+    return text if named else text + _elsewhere(stock, reserved, request, wanted, uid)
 
 
 def _kept_back(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> str:

@@ -75,6 +75,8 @@ class PluginCounts:
     unusable: tuple[str, ...] = ()
     #: How many sockets wait for a dial slot. A socket that never had a slot has no state yet.
     queued: int = 0
+    #: How many devices are healthy, and how many are not.
+    devices: tuple[int, int] = (0, 0)
 
 
 @value

@@ -187,7 +187,7 @@ async def test_the_example_of_a_lease_has_a_device_and_gives_it_back(tmp_path: P
     ):
         await program.until("leased: gpu-0")
         await program.until("the plugin says: GPUS=gpu-0")
-        assert "Requested: 1000, Available: 3; held by 1: " in await program.until("")
+        assert "Requested: 1000, Available: 3; there are 4 in all; held by 1: " in await program.until("")
         await program.until("leases: 0")
         with trio.fail_after(DEADLINE):
             assert await program.process.wait() == 0

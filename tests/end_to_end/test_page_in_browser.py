@@ -437,6 +437,21 @@ def test_who_has_what_is_the_first_list_of_who_may_only_lease_also_on_a_telephon
     scene.shown.until(f"JSON.stringify({leases}) === JSON.stringify(arguments[0])", expected)
 
 
+def test_a_node_that_has_devices_and_no_plugins_begins_with_who_has_them(scene: Scene) -> None:
+    chosen = "document.querySelector('#tabs [aria-selected=true]').textContent"
+    scene.player.do(lambda daemon: daemon.put_resource(resource(d1="Healthy")))
+    scene.shown.run("document.getElementById('tab-resources').click()")
+    scene.shown.until("document.querySelectorAll('#resources .row').length === 1")
+    scene.shown.run("location.reload()")
+    scene.shown.until(f"{chosen} === 'Who' && {ROWS}.some((row) => row[1] === '{GPU}=d1')")
+    scene.put(made("a"))
+    scene.shown.run("document.getElementById('tab-plugins').click()")
+    scene.until_names("a")
+    scene.shown.run("location.reload()")
+    scene.until_names("a")
+    assert scene.shown.run(f"return {chosen}") == "Plugins"
+
+
 def test_the_token_leaves_the_address_and_the_page_can_be_loaded_again(scene: Scene) -> None:
     scene.put(made("a"))
     scene.until_names("a")

@@ -224,5 +224,7 @@ def test_a_shell_gives_the_options_to_podman(served: Served) -> None:
     assert "unresolvable CDI devices plugind/lease=none" in done.stderr
     assert "cat: " not in done.stderr
     trio.run(release, served.daemon, "before")
-    done = run()
-    assert (done.stdout, done.returncode) == ("read\n", 0), done.stderr
+    # As in a loop of a shell, the second container gets the only device from the first one, which has just ended.
+    for _ in range(2):
+        done = run()
+        assert (done.stdout, done.returncode) == ("read\n", 0), done.stderr

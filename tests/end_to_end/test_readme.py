@@ -21,6 +21,25 @@ CHECKOUT = Path(__file__).parents[2]
 README = (CHECKOUT / "README.md").read_text()
 
 
+def test_the_first_three_lines_give_a_device_to_a_process_and_to_a_container(tmp_path: Path) -> None:
+    """All three are pasted at once, so the daemon has only begun to start. The engine shows what it is told."""
+    engine = tmp_path / "podman"
+    engine.write_text("#!/bin/sh\necho podman $*\n")
+    engine.chmod(0o755)
+    own = {"STATUS": "status.sock", "ROOT": "plugins", "STATE": "state", "LEASES_CDI_DIRECTORY": "cdi"}
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{sys.prefix}/bin:{os.environ['PATH']}",
+        **{f"PLUGIND_{name}": f"{tmp_path}/{place}" for name, place in own.items()},
+    }
+    lines = block("first").replace("/dev/serial/by-id/*", "/dev/nul[l]")
+    done = finish(["bash", "-euc", f"trap 'kill $(jobs -p)' EXIT\n{lines}"], cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    there, nodes, container = done.stdout.splitlines()
+    assert (there, nodes) == ("lab/serial has 1 healthy device", "/dev/null")
+    assert re.fullmatch(r"podman run --rm --device plugind/lease=l\w+ IMAGE", container)
+
+
 def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(tmp_path: Path) -> None:
     """The commands use the ``.venv`` of the first command; here that is the environment of the tests."""
     (tmp_path / ".venv").symlink_to(sys.prefix)

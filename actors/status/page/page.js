@@ -877,6 +877,14 @@
     else setText(grids[tab].none, tables.node.has("plugins") ? `no ${TITLES[tab]}` : "");
   }
 
+  // A node whose devices need no plugins begins with who has them.
+  let beginning = true;
+  function begin() {
+    if (!["plugins", "resources"].every((table) => (tables.node.get(table) || {}).state === "there")) return;
+    beginning = false;
+    if (tab === "plugins" && !tables.plugins.size && tables.resources.size) showTab("who");
+  }
+
   let drawing = false;
   function draw() {
     if (drawing) return;
@@ -888,6 +896,7 @@
       byId("summary").hidden = onlyLeases();
       byId("tab-plugins").hidden = onlyLeases();
       if (onlyLeases() && tab === "plugins") showTab("who");
+      if (beginning) begin();
       if (tab === "who") {
         askDevices();
         findWho();

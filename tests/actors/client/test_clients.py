@@ -249,7 +249,7 @@ async def test_a_watch_yields_each_line_until_the_daemon_stops(make: Make, tmp_p
 
 async def test_a_watch_that_ends_amid_the_stream_is_no_end_of_the_daemon(make: Make, tmp_path: Path) -> None:
     async with asking(make, tmp_path, chunked(line(), end=False)) as (client, _):
-        with pytest.raises(NoDaemonError, match=r"the daemon at .* does not answer as it should"):
+        with pytest.raises(NoDaemonError, match=r"does not answer as it should: it closed the connection"):
             await client.watched()
 
 

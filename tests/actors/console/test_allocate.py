@@ -137,7 +137,7 @@ def test_the_command_takes_the_place_of_plugind_with_the_lease_in_its_environmen
         (failed(Problem.UNAVAILABLE, TOO_FEW), ["true"], 125, TOO_FEW),
         (failed(Problem.USAGE), ["true"], 125, "no"),
         (failed(Problem.TIMEOUT), ["true"], 125, "no"),
-        (b"", ["true"], 125, "does not answer as it should"),
+        (b"", ["true"], 125, "it closed the connection before the end of the answer, as when it is killed: ask again"),
         (held(INSIDE), ["true"], 125, NEEDS_CONTAINER),
         (held(), ["no-such-command-here"], 127, "no-such-command-here: there is no such command"),
         (held(), ["./no/such"], 127, "./no/such: there is no such command"),

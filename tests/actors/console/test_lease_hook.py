@@ -149,11 +149,11 @@ def test_whatever_is_refused_is_shown_in_one_line(tmp_path: Path, content: objec
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"", "not whole or not HTTP"),
-        (b"HTTP/1.1 200", "not whole or not HTTP"),
+        (b"", "it closed the connection"),
+        (b"HTTP/1.1 200", "it closed the connection"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "not whole or not HTTP"),
         (b"HTTP/1.1 2000 OK\r\n\r\n", "not whole or not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: 5\r\n\r\n{}", "not whole or not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nContent-Length: 5\r\n\r\n{}", "it closed the connection"),
         (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\nTransfer-Encoding: gzip\r\n\r\n", "not whole or not HTTP"),
         (b"HTTP/1.1 200 OK\r\nPlugind-Status-Version: 2\r\n\r\n" + b"x" * (MAX_ANSWER + 1), f"over {MAX_ANSWER} bytes"),
     ],

@@ -48,6 +48,7 @@ async def test_devices_come_and_go_with_their_nodes(autojump_clock: MockClock) -
         assert await health(node) == {"ttyUSB0": "Healthy"}
         node.device_nodes.plug("/dev/ttyUSB1", "c188:1", problem="others may replace it")
         assert await health(node) == {"ttyUSB0": "Healthy", "ttyUSB1": "others may replace it"}
+        assert (await node.supervisor.internals.counts()).devices == (1, 1)
         node.device_nodes.unplug("/dev/ttyUSB0")
         assert await health(node) == {"ttyUSB1": "others may replace it"}
 

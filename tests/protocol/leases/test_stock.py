@@ -135,6 +135,7 @@ TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested
         ("", ONE, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"),
         ("a b c", request((GPU, 3)), TOO_FEW.format(3, 2)),
         ("a b! c", request((GPU, 2)), TOO_FEW.format(2, 1) + "; unhealthy: b"),
+        ("a b! c", request((GPU, 4)), TOO_FEW.format(4, 1) + "; unhealthy: b; there are 3 in all"),
         (
             "a b! c d",
             request((GPU, 5), ids="a b c x d"),
