@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -327,19 +328,33 @@ class Supervisor:
         """
         return self._node.dra.driver(name)
 
-    async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
+    async def wait_for(
+        self,
+        name: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the field's word
+        timeout: float | None = None,
+    ) -> PluginStatus:
         """Wait until a plugin of that ``name`` is registered, or in observe mode observed, and return its status.
 
-        This has no deadline; use ``trio.fail_after`` for one.
+        Without a ``timeout`` in seconds this has no deadline.
 
         Raises:
           NodeEndedError: if the node ends before that.
+          TooSlowError: Trio's, if that takes more than ``timeout`` seconds; its text has the state of the plugin.
         """
         wanted = (StateName.REGISTERED, StateName.OBSERVED)
-        async with self.watch() as changes:
-            async for plugin in changes:
-                if plugin.name == name and type in (None, plugin.type) and plugin.state in wanted:
-                    return plugin
+        why = "no plugin of that name is there"
+        with trio.move_on_after(math.inf if timeout is None else timeout) as scope:
+            async with self.watch() as changes:
+                async for plugin in changes:
+                    if plugin.name != name or type not in (None, plugin.type):
+                        continue
+                    if plugin.state in wanted:
+                        return plugin
+                    why = f"{plugin.socket} is {plugin.state}" + (f": {plugin.reason}" if plugin.reason else "")
+        if scope.cancelled_caught:
+            raise trio.TooSlowError(f"{name!r} is not registered after {timeout:g} s: {why}")
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
     async def retry(self, target: str, *, facts: bool = False) -> tuple[RetryAnswer, ...]:

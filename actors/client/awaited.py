@@ -220,7 +220,8 @@ def too_few(
     elif reason := resource.get("reason"):
         why = escaped(str(reason))
     else:
-        why = f"it lists {counted(resource.get('capacity'), 'device')}, of which {healthy} are healthy"
+        verb = "is" if healthy == 1 else "are"
+        why = f"it lists {counted(resource.get('capacity'), 'device')}, of which {healthy} {verb} healthy"
         why += f", and not {unhealthy}" if unhealthy else ""
     return f"{escaped(name)} has {healthy} of {counted(wanted, 'healthy device')}: {why}"
 

@@ -67,6 +67,8 @@ def measured(
 
 #: The prefix of the error that a plugin gets if the handler raised anything but a refusal.
 BROKE = "the handler broke: "
+#: The event of the log for it, which has the traceback.
+HANDLER_BROKE = "handler broke"
 #: Seconds that a cancelled call has to end before health and the log report it.
 OVERDUE_AFTER = 5.0
 MAX_THREADS = 16
@@ -345,7 +347,7 @@ class HandlerCalls:
         return f"the handler did not finish in {call.timeout:g} s"
 
     def _broken(self, call: MethodCall, error: BaseException) -> Ending:
-        return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, 'handler broke', error)}")
+        return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, HANDLER_BROKE, error)}")
 
     def _log(self, call: MethodCall, message: str, error: BaseException) -> str:
         """Log an error with its call; return its text."""

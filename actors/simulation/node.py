@@ -50,7 +50,7 @@ import trio.testing
 from ...protocol.backoff import Backoff
 from ...protocol.devices.calls import RegisterCall
 from ...protocol.health.progress import ActorHealth
-from ...protocol.logs.lines import Logger
+from ...protocol.logs.lines import Field, Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import PluginChanged, Snapshot
 from ...protocol.plugins.devices import DeviceOptions
@@ -61,6 +61,7 @@ from ...supervisor import NodeSupervisor, Supervisor
 from ..devices.directory import RealDeviceDirectory
 from ..devices.state import MemoryStore
 from ..grpc.server.serve import Service
+from ..handlers.calls import HANDLER_BROKE
 from ..handlers.handler import Handler
 from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
@@ -125,6 +126,26 @@ class Entry:
         )
 
 
+@attrs.define
+class _HandlerErrors:
+    """A :class:`~plugind.protocol.logs.lines.Logger` that keeps the last error of a handler for each socket."""
+
+    _log: Logger
+    #: When and where it was raised, and the traceback, by path. The last one raised is the last entry.
+    by_socket: dict[str, str] = attrs.field(init=False, factory=dict)
+
+    def enabled(self, level: Level) -> bool:
+        return self._log.enabled(level)
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        if message == HANDLER_BROKE:
+            socket = str(fields["socket"])
+            self.by_socket.pop(socket, None)
+            when = f"at {_rounded(trio.current_time()):g} s the handler broke in {fields['call']} of {socket}"
+            self.by_socket[socket] = f"  {when}:\n{fields['traceback']}"
+        self._log.event(level, message, **fields)
+
+
 class SimulatedNode:
     """A simulated node, which runs for as long as its ``async with`` block.
 
@@ -176,7 +197,7 @@ class SimulatedNode:
         self.owners.start(os.getpid())
         self.boot_clock = MemoryBootClock()
         self._handlers = dict(handlers or {})
-        self._log = log
+        self._log = _HandlerErrors(logger_of(log))
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
         self._statuses: dict[str, PluginStatus] = {}
         #: The last plugin plugged in at each path.
@@ -270,18 +291,32 @@ class SimulatedNode:
         self.config = config
 
     async def stop(self) -> None:
-        """Stop the daemon as a signal does: operations under way finish, or are rolled back, within the grace."""
+        """Stop the daemon as a signal does: operations under way finish, or are rolled back, within the grace.
+
+        Raises:
+          RuntimeError: if the block was not entered.
+        """
+        self._check_entered()
         self._ending.set()
         await self._ended.wait()
 
     async def kill(self) -> None:
-        """End the daemon as kill -9 does: it sends nothing more, and its connections close (fault 88)."""
+        """End the daemon as kill -9 does: it sends nothing more, and its connections close (fault 88).
+
+        Raises:
+          RuntimeError: if the block was not entered.
+        """
+        self._check_entered()
         self.begin_kill()
         await self._ended.wait()
 
     def begin_kill(self) -> None:
         """End the daemon as :meth:`kill` does, without waiting, for functions that are called amid its work."""
         self._daemon.cancel()
+
+    def _check_entered(self) -> None:
+        if self._world is None:
+            raise RuntimeError("the daemon does not run: the block of the node was not entered")
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
         network = self.network
@@ -300,7 +335,7 @@ class SimulatedNode:
         )
         # Dates are virtual, too, because some are among the facts of plugins.
         status = StatusConfig(wall=trio.current_time)
-        node = Node(self.config, self._handlers, ports, status, logger_of(self._log))
+        node = Node(self.config, self._handlers, ports, status, self._log)
         supervisor = NodeSupervisor(node)
         reading = trio.CancelScope()
         assert self._world is not None
@@ -504,7 +539,8 @@ class SimulatedNode:
             if not restless:
                 return
             if trio.current_time() >= deadline:
-                raise WaitFailedError(f"after {timeout:g} s: {'; '.join(restless)}")
+                moving = [path for path, plugin in self._statuses.items() if plugin.state not in _AT_REST]
+                raise self._failed(f"after {timeout:g} s: {'; '.join(restless)}", sorted(moving))
             with trio.move_on_at(deadline):
                 await self._changed.wait()
 
@@ -617,11 +653,16 @@ class SimulatedNode:
                 if status.state in _REGISTERED:
                     return status
             if trio.current_time() >= deadline:
-                paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})[:_EXPLAINED]
-                lines = [f"{what} is not registered after {timeout:g} s", *map(self._explained, paths)]
-                raise WaitFailedError("\n".join(lines))
+                paths = [status.socket for status in found] or sorted({*self._statuses, *self._plugged})
+                raise self._failed(f"{what} is not registered after {timeout:g} s", paths)
             with trio.move_on_at(deadline):
                 await self._changed.wait()
+
+    def _failed(self, what: str, paths: list[str]) -> WaitFailedError:
+        """Return the error that says where these sockets are, with the last traceback of their handlers."""
+        shown = paths[:_EXPLAINED]
+        broke = [error for path, error in self._log.by_socket.items() if path in shown][-1:]
+        return WaitFailedError("\n".join([what, *map(self._explained, shown), *broke]))
 
     def _explained(self, path: str) -> str:
         """Describe the status of a socket, and the calls of its plugin, in lines."""

@@ -179,10 +179,11 @@ class KnownResource:
 
 @value
 class DeviceStatus:
-    """One device, as it is shown; ``since`` is ``trio.current_time()`` of the last change of its health."""
+    """One device, as it is shown."""
 
     id: str
     health: str
+    #: When its health changed last: ``trio.current_time()``, or Unix seconds from a client.
     since: float
     numa: tuple[int, ...] = ()
 
@@ -194,7 +195,10 @@ class DeviceStatus:
 
 @value
 class InstanceStatus:
-    """One device plugin, as it is shown with its resource; times are ``trio.current_time()`` in seconds."""
+    """One device plugin, as it is shown with its resource.
+
+    Times are ``trio.current_time()`` in seconds, or Unix seconds from a client.
+    """
 
     socket: str
     generation: int
@@ -219,7 +223,7 @@ class InstanceStatus:
 
 @value
 class ResourceStatus:
-    """One resource, as it is shown; times are ``trio.current_time()`` in seconds."""
+    """One resource, as it is shown; times are ``trio.current_time()`` in seconds, or Unix seconds from a client."""
 
     name: str
     state: ResourceState

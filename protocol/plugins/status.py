@@ -95,7 +95,7 @@ class HistoryEntry:
 
 @value
 class PluginStatus:
-    """The status of one socket; times are ``trio.current_time()`` in seconds."""
+    """The status of one socket; times are ``trio.current_time()`` in seconds, or Unix seconds from a client."""
 
     socket: str
     root: str

@@ -372,7 +372,7 @@ REFUSED = {"resource": "vendor.com/gpu", "endpoint": "gpu.sock", "pid": 812, "re
         (amount(1, "lost", "the stream ended\n"), "has 1 of 2 healthy devices: it is lost: the stream ended\\n"),
         (
             amount(1),
-            "has 1 of 2 healthy devices: it lists 2 devices, of which 1 are healthy, and not GPU-1 (Unhealthy)",
+            "has 1 of 2 healthy devices: it lists 2 devices, of which 1 is healthy, and not GPU-1 (Unhealthy)",
         ),
         (amount(0, reason="no node matches /dev/a"), "has 0 of 2 healthy devices: no node matches /dev/a"),
         (amount(0, "gone"), f"has 0 of 2 healthy devices: {NOT_REGISTERED}"),

@@ -112,7 +112,9 @@ async def test_settled_gives_up_and_names_the_sockets_that_have_not_settled(auto
     async with SimulatedNode(handlers={"Colour": FakeHandler().always("register", Takes(50.0))}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         node.plug("b.sock", csi())
-        with pytest.raises(WaitFailedError, match=r"^after 20 s: /plugins/a\.sock is registering$"):
+        with pytest.raises(
+            WaitFailedError, match=r"^after 20 s: /plugins/a\.sock is registering\n  /plugins/a\.sock is"
+        ):
             await node.settled(timeout=20.0)
         assert node.now == 20.0
         await node.settled()

@@ -56,6 +56,66 @@ async def test_a_wait_for_what_is_not_there_names_what_is(autojump_clock: MockCl
         assert trio.current_time() == 605.0
 
 
+class Breaks(FakeHandler):
+    """Breaks in Register, each time with other words."""
+
+    tries = 0
+
+    async def register(self, plugin: object) -> None:
+        self.tries += 1
+        raise KeyError(f"try {self.tries}")
+
+
+@pytest.mark.parametrize("wait", ["wait_for", "registered"])
+async def test_a_wait_that_fails_has_the_last_traceback_of_the_handler_of_that_plugin(
+    wait: str, autojump_clock: MockClock
+) -> None:
+    async with SimulatedNode(handlers={"Colour": Breaks(), "Other": Breaks()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        await trio.sleep(0.1)
+        node.plug("b.sock", FakePlugin("Other", "blue"))
+        with pytest.raises(WaitFailedError) as raised:
+            await (node.wait_for("red", timeout=0.6) if wait == "wait_for" else node.registered("a.sock", timeout=0.6))
+    text = str(raised.value)
+    assert "  at 0.5 s the handler broke in register of /plugins/a.sock:\nTraceback" in text
+    assert text.count("Traceback (most recent call last)") == 1
+    assert "in register\n" in text
+    assert text.endswith("KeyError: 'try 2'\n")
+
+
+async def test_a_node_that_does_not_settle_says_why_with_the_traceback(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": Breaks()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        with pytest.raises(WaitFailedError) as raised:
+            await node.settled(timeout=0.6)
+    first, status, *calls = str(raised.value).splitlines()
+    assert first == "after 0.6 s: /plugins/a.sock is waiting"
+    assert status.startswith("  /plugins/a.sock is waiting (attempt 2): ")
+    assert calls[0] == "    at 0 s it was called: GetInfo: answered"
+    assert calls[-1] == "KeyError: 'try 2'"
+
+
+async def test_a_wait_of_the_supervisor_ends_with_its_timeout(autojump_clock: MockClock) -> None:
+    handler = FakeHandler().always("validate", Fails(PluginError("not today")))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        with pytest.raises(
+            trio.TooSlowError, match=r"'red' is not registered after 7 s: /plugins/a.sock is \w+: .*today"
+        ):
+            await node.supervisor.wait_for("red", timeout=7)
+        assert trio.current_time() == 7.0
+        with pytest.raises(trio.TooSlowError, match="'blue' is not registered after 1 s: no plugin of that name is"):
+            await node.supervisor.wait_for("blue", timeout=1)
+
+
+@pytest.mark.parametrize("end", [SimulatedNode.stop, SimulatedNode.kill])
+async def test_a_node_whose_block_was_not_entered_cannot_be_ended(
+    end: Callable[[SimulatedNode], Awaitable[None]], autojump_clock: MockClock
+) -> None:
+    with trio.fail_after(1), pytest.raises(RuntimeError, match="the daemon does not run: the block of the node was"):
+        await end(SimulatedNode())
+
+
 @pytest.mark.parametrize(
     ("make_node", "logger"),
     [(SimulatedNode, "plugind"), (partial(SimulatedNode, log=logging.getLogger("ours")), "ours")],
