@@ -141,6 +141,9 @@ class RunningDaemon:
     def registered(self, name: str, *, timeout: float = _GRACE) -> PluginStatus:
         """Return the status of the plugin of that ``name`` once it is registered and serves.
 
+        A socket whose GetInfo fails does not end the wait, but is in the error: its plugin, which has no name yet, may
+        answer the next try, and a driver's endpoint fails beside the socket that registers the driver.
+
         Raises:
           WaitFailedError: as soon as it is refused, all processes have ended, or ``timeout`` seconds are over.
         """

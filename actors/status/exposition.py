@@ -213,6 +213,9 @@ def _bounded(metrics: Metrics, *, suppressed: bool) -> Iterator[Metric]:
     yield from _checks(metrics)
     what = "Times that a handler's follow was started again."
     yield series(Counter, "plugind_link_restarts", what, ("plugin_type",), metrics.link_restarts)
+    dropped = {"not-awaited": metrics.unawaited_answers, "no-session": metrics.foreign_answers}
+    what = "Answers of handlers in other processes that were dropped, by why."
+    yield series(Counter, "plugind_handler_answers_dropped", what, ("reason",), dropped)
     yield Counter("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
     yield Counter("plugind_scan_failures", "Scans of directories that failed.", metrics.roots.failures)
     yield Counter("plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows)

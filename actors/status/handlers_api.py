@@ -26,6 +26,7 @@ from ...protocol.client.asks_json import (
 from ...protocol.errors import ValidationError
 from ...protocol.handlers.remote import HandlerRefusedError
 from ...protocol.leases.asked_json import RequestError
+from ...protocol.status.metrics import Metrics
 from ...protocol.text import encodable
 from ..handlers.remote import HEARTBEAT, RemoteHandlers, Reported, Session
 from ..http.server import HttpRequest, HttpResponse, Send, json_response, problem, wrong_method
@@ -55,6 +56,7 @@ class HandlersApi:
     handlers: RemoteHandlers
     #: The users who may serve all types.
     allowed: frozenset[int]
+    metrics: Metrics
 
     def end(self) -> None:
         """End the streams of handlers."""
@@ -121,8 +123,14 @@ class HandlersApi:
 
     def _take_answers(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         token, verdicts = answers_from_json(body)
-        session = find(token)
-        return _counted([session.answer(number, verdict) for number, verdict in verdicts])
+        try:
+            session = find(token)
+        except HandlerRefusedError:
+            self.metrics.foreign_answers += len(verdicts)
+            raise
+        taken = [session.answer(number, verdict) for number, verdict in verdicts]
+        self.metrics.unawaited_answers += taken.count(False)
+        return _counted(taken)
 
     def _take_health(self, find: Callable[[str], Session], body: bytes) -> HttpResponse:
         token, plugins = health_from_json(body)

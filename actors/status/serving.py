@@ -69,7 +69,7 @@ def served(
     leases_api = LeasesApi(config.wall, leases, unsent=unsent)
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, leases_api.snapshot)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
-    handlers = None if remote is None else lambda: HandlersApi(remote(), allowed)
+    handlers = None if remote is None else lambda: HandlersApi(remote(), allowed, memory.metrics)
     api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, handlers, unsent)
     # The first group of guests to which a user belongs provides the text of the refusal.
     guests = (

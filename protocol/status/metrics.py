@@ -114,6 +114,9 @@ class Metrics:
     roots: RootCounters = attrs.field(factory=RootCounters)
     #: How often a follow was started again, by plugin type.
     link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))
+    #: Answers of handlers that were dropped: nobody waited for them, or their session had ended or was another's.
+    unawaited_answers: int = 0
+    foreign_answers: int = 0
     #: Checks of endpoints by plugin type and result, and their durations.
     checks: dict[tuple[str, Outcome], int] = attrs.field(factory=_no_checks)
     check_durations: dict[str, Histogram] = attrs.field(factory=dict)

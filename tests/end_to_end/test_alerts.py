@@ -125,6 +125,7 @@ WITHOUT: Mapping[str, str] = {
     "plugind_free_devices": "it counts, and that all are leased is nothing wrong",
     "plugind_health_checks_total": "a plugin whose checks fail is unhealthy in plugind_plugin_health",
     "plugind_operations_total": "plugind_plugin_causes has the plugins that a step still fails for",
+    "plugind_handler_answers_dropped_total": "it counts, and plugind_plugin_causes has the plugins that lack an answer",
     "plugind_rescans_total": "it counts, and a watcher that scans no more hangs in plugind_actors_hanging",
     "device_plugin_registration_total": "it counts",
     "plugind_config_reloads_total": "plugind_config_refused is 1 from a reload that is refused to one that is used",

@@ -21,6 +21,7 @@ from plugind.protocol.client.asks_forms import MOST_AT_ONCE
 from plugind.protocol.client.asks_json import Asked, event_from_json, hello_from_json
 from plugind.protocol.client.status_values import StatusFormError
 from plugind.protocol.handlers.remote import MOST_LISTS, AskKind, Instance, RoleTold, Synced, Withdrawn
+from plugind.protocol.status.metrics import Metrics
 from plugind.testing import FakePlugin, SimulatedNode
 from plugind.tests.tools.handlers_schema import check
 
@@ -73,7 +74,7 @@ class Served:
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
     async with SimulatedNode(CONFIG) as node, trio.open_nursery() as nursery:
-        yield Served(node, nursery, HandlersApi(node.supervisor.internals.remote_handlers(), frozenset({0})))
+        yield Served(node, nursery, HandlersApi(node.supervisor.internals.remote_handlers(), frozenset({0}), Metrics()))
         nursery.cancel_scope.cancel()
 
 
@@ -92,6 +93,7 @@ async def test_a_handler_is_asked_line_by_line_and_answers_in_requests(autojump_
         assert (plugin.type, plugin.name, plugin.socket) == ("Sensor", "a", "/plugins/a.sock")
         answer = {"id": asked.id}
         assert routes.post("answers", answers=[answer, answer, {"id": 999}]) == (200, {"taken": 1, "dropped": 2})
+        assert routes.api.metrics.unawaited_answers == 2
         await trio.sleep(0.1)
         register = event_from_json(routes.lines[-1])
         assert isinstance(register, Asked)
@@ -223,6 +225,9 @@ async def test_a_token_counts_for_its_user_and_type_alone(autojump_clock: MockCl
         assert routes.ask("POST", f"{PATH}/held", body, uid=0).status == 409
         assert routes.ask("POST", "/v1/handlers/Other/held", body, uid=0).status == 409
         assert routes.ask("POST", f"{PATH}/held", body).status == 200
+        answers = {"session": routes.session, "answers": [{"id": 1}, {"id": 2}]}
+        assert routes.ask("POST", f"{PATH}/answers", answers, uid=0).status == 409
+        assert (routes.api.metrics.foreign_answers, routes.api.metrics.unawaited_answers) == (2, 0)
 
 
 def test_the_stream_of_a_handler_has_a_place_of_its_own() -> None:

@@ -54,11 +54,14 @@ async def test_what_links_and_the_device_server_count_has_its_name_and_its_label
         node.memory.view.set_health(HealthReported("/r/a.sock", 1, Health.DISCONNECTED, "", (), 0.0))
         node.memory.metrics.count_link_restart("DevicePlugin")
         node.memory.metrics.count_root(RootStatus("/dp", Watching.SERVING, 0.0, remade=2))
+        node.memory.metrics.unawaited_answers = 3
         series = (await body_of(await node.get("/metrics"))).decode().splitlines()
     assert 'plugind_plugin_health{health="disconnected",plugin_type="CSIPlugin"} 1.0' in series
     assert 'plugind_plugin_health{health="healthy",plugin_type="CSIPlugin"} 0.0' in series
     assert 'plugind_link_restarts_total{plugin_type="DevicePlugin"} 1.0' in series
     assert "plugind_kubelet_socket_remade_total 2.0" in series
+    assert 'plugind_handler_answers_dropped_total{reason="not-awaited"} 3.0' in series
+    assert 'plugind_handler_answers_dropped_total{reason="no-session"} 0.0' in series
 
 
 @pytest.mark.parametrize(
