@@ -135,7 +135,8 @@ class _HandlerErrors:
     by_socket: dict[str, str] = attrs.field(init=False, factory=dict)
 
     def enabled(self, level: Level) -> bool:
-        return self._log.enabled(level)
+        # Errors are kept also where the log leaves them out.
+        return level >= Level.ERROR or self._log.enabled(level)
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         if message == HANDLER_BROKE:
@@ -143,7 +144,8 @@ class _HandlerErrors:
             self.by_socket.pop(socket, None)
             when = f"at {_rounded(trio.current_time()):g} s the handler broke in {fields['call']} of {socket}"
             self.by_socket[socket] = f"  {when}:\n{fields['traceback']}"
-        self._log.event(level, message, **fields)
+        if self._log.enabled(level):
+            self._log.event(level, message, **fields)
 
 
 class SimulatedNode:

@@ -67,10 +67,12 @@ class Breaks(FakeHandler):
 
 
 @pytest.mark.parametrize("wait", ["wait_for", "registered"])
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.CRITICAL + 1], ids=["logged", "not-logged"])
 async def test_a_wait_that_fails_has_the_last_traceback_of_the_handler_of_that_plugin(
-    wait: str, autojump_clock: MockClock
+    wait: str, level: int, autojump_clock: MockClock
 ) -> None:
-    async with SimulatedNode(handlers={"Colour": Breaks(), "Other": Breaks()}) as node:
+    log = logging.Logger("ours", level)
+    async with SimulatedNode(handlers={"Colour": Breaks(), "Other": Breaks()}, log=log) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         await trio.sleep(0.1)
         node.plug("b.sock", FakePlugin("Other", "blue"))
