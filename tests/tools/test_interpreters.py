@@ -57,9 +57,9 @@ def test_each_interpreter_is_found_once_and_old_ones_are_left_out(
 def test_the_commands_are_those_that_readme_shows() -> None:
     assert interpreters.block("test").startswith("python3 -m venv .venv")
     assert interpreters.block("test").endswith(".venv/bin/pytest -q -n auto --dist worksteal")
-    assert set(re.findall(r"<!-- (\w+) -->", (interpreters.REPOSITORY / "README.md").read_text())) == set(
-        interpreters.BLOCKS
-    )
+    # The first one needs a device of the machine: test_readme.py runs it with one.
+    blocks = set(re.findall(r"<!-- (\w+) -->", (interpreters.REPOSITORY / "README.md").read_text()))
+    assert blocks == {"first", *interpreters.BLOCKS}
 
 
 def test_a_block_succeeds_or_fails_as_its_commands_do_in_a_clone_with_the_interpreter(
