@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -12,7 +11,7 @@ import trio
 
 from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
-from ...protocol.leases.asked_json import RequestError, drain_body_from_json, target_to_json
+from ...protocol.leases.asked_json import Fields, RequestError, drain_of, target_to_json
 from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.messages import Failure, LeasesSnapshot, Problem, Released, new_ticket
 from ...protocol.leases.values import Lease, ProcessOwner, Request
@@ -74,9 +73,9 @@ class LeaseCalls:
 
     async def drain(self, target: DrainTarget, reason: str, until: float | None) -> Drain:
         """See :meth:`plugind.Supervisor.drain`."""
-        body = {**target_to_json(target), "reason": reason, "until_unix": until}
+        fields = Fields({**target_to_json(target), "reason": reason, "until_unix": until})
         try:
-            drain = drain_body_from_json(json.dumps(body).encode(), self._uid, 0.0)
+            drain = drain_of(fields, self._uid, 0.0)
         except RequestError as error:
             raise AllocationError(Problem.USAGE, str(error)) from error
         answer: Drain | Failure = await self._callers.ask(self._send, partial(m.DrainAsked, drain), "drained nothing")

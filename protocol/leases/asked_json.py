@@ -467,7 +467,15 @@ def drain_body_from_json(body: bytes, uid: int, since: float) -> Drain:
     Raises:
       RequestError: if it is not of the form of such a body.
     """
-    fields = fields_of(body, _DRAIN)
+    return drain_of(fields_of(body, _DRAIN), uid, since)
+
+
+def drain_of(fields: Fields, uid: int, since: float) -> Drain:
+    """Return the drain that the keys of such a body, or a program that embeds a node, ask for.
+
+    Raises:
+      RequestError: if they are not of that form.
+    """
     target = _target(fields)
     reason = fields.get("reason", _reason, f"a printable text of at most {MAX_TEXT} characters", "")
     until = fields.get("until_unix", or_none(unix_seconds), "Unix seconds before the year 10000, or null", None)
