@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind import Device, Handler, Link, Plugin
-from plugind.protocol.errors import AllocationError
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 
 SENSOR = "lab.example.com/sensor"
@@ -42,7 +42,7 @@ async def test_devices_of_a_handler_are_leased_as_long_as_its_plugin_is_register
         assert await shown(node) == [("s-0", "Healthy"), ("s-1", "Healthy")]
         async with node.supervisor.allocate({SENSOR: 1}) as lease:
             assert lease.devices == {SENSOR: ("s-0",)}
-            with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):
+            with pytest.raises(LeaseFailedError, match="Requested: 2, Available: 1"):
                 async with node.supervisor.allocate({SENSOR: 2}):
                     pass
         # What it says next counts, also while its follow runs, and what is unhealthy is not given.
@@ -61,7 +61,7 @@ async def test_devices_of_a_handler_are_leased_as_long_as_its_plugin_is_register
         assert await shown(node) == [("s-0", "Healthy"), ("s-1", "Healthy")]
         plugin.stop()
         await trio.sleep(1.0)
-        with pytest.raises(AllocationError):
+        with pytest.raises(LeaseFailedError):
             async with node.supervisor.allocate({SENSOR: 1}):
                 pass
         assert not any(resource.allocatable for resource in await node.supervisor.devices())
