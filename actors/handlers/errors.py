@@ -38,6 +38,20 @@ def traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
 
 
+def is_of_asyncio(error: BaseException) -> bool:
+    """Whether ``error`` comes from code that waits for something of asyncio, where Trio runs."""
+    text = words_of(error)
+    match error:
+        case RuntimeError():  # asyncio raises it without its loop.
+            return "no running event loop" in text
+        case TypeError():  # Trio raises it for what asyncio's loop would wait for.
+            return "asyncio" in text
+        case AttributeError():  # asyncio's queues, locks and events take None for their loop.
+            return "create_future" in text
+        case _:
+            return False
+
+
 def cause_of(error: PluginError) -> str | None:
     """Return the short cause of a refusal, if the handler gave one."""
     # A user's class may use this attribute for something else, and may raise.
