@@ -19,7 +19,7 @@ import attrs
 import trio
 from grpclib.exceptions import GRPCError
 
-from ...protocol.errors import HandlerAwayError, PluginError, leaves
+from ...protocol.errors import HandlerAwayError, PluginError
 from ...protocol.logs.lines import SILENT, Level, Logger
 from ...protocol.messages.addresses import Address
 from ...protocol.messages.status import StepBlocked
@@ -355,7 +355,7 @@ class HandlerCalls:
     def _log(self, call: MethodCall, message: str, error: BaseException) -> str:
         """Log an error with its call; return its text."""
         words = f"{type(error).__name__}: {words_of(error)}"
-        if any(map(is_of_asyncio, leaves(error))):
+        if is_of_asyncio(error):
             words += _NOT_ASYNCIO
         self.config.log.event(
             Level.ERROR,

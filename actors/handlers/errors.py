@@ -7,7 +7,7 @@ import traceback
 
 import trio
 
-from ...protocol.errors import PluginError
+from ...protocol.errors import PluginError, leaves
 from ...protocol.logs.lines import Level, Logger
 
 #: Characters of a handler's error that are kept (fault 94).
@@ -39,17 +39,16 @@ def traceback_of(error: BaseException) -> str:
 
 
 def is_of_asyncio(error: BaseException) -> bool:
-    """Whether ``error`` comes from code that waits for something of asyncio, where Trio runs."""
-    text = words_of(error)
-    match error:
-        case RuntimeError():  # asyncio raises it without its loop.
-            return "no running event loop" in text
-        case TypeError():  # Trio raises it for what asyncio's loop would wait for.
-            return "asyncio" in text
-        case AttributeError():  # asyncio's queues, locks and events take None for their loop.
-            return "create_future" in text
-        case _:
-            return False
+    """Whether ``error``, or one of its group, comes from code that waits for something of asyncio under Trio."""
+    return any(
+        # asyncio raises it without its loop.
+        (isinstance(leaf, RuntimeError) and "no running event loop" in words_of(leaf))
+        # Trio raises it for what asyncio's loop would wait for.
+        or (isinstance(leaf, TypeError) and "asyncio" in words_of(leaf))
+        # Queues and locks of asyncio take None for their loop.
+        or (isinstance(leaf, AttributeError) and "create_future" in words_of(leaf))
+        for leaf in leaves(error)
+    )
 
 
 def cause_of(error: PluginError) -> str | None:

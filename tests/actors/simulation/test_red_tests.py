@@ -162,7 +162,10 @@ async def sleeps_in_a_nursery() -> None:
         nursery.start_soon(sleeps)
 
 
-@pytest.mark.parametrize("waits", [sleeps, waits_for_a_future, waits_for_a_queue, sleeps_in_a_nursery])
+WAITS = [sleeps, waits_for_a_future, waits_for_a_queue, sleeps_in_a_nursery]
+
+
+@pytest.mark.parametrize("waits", WAITS)
 async def test_a_handler_that_uses_asyncio_is_told_what_to_do_and_has_one_traceback(
     waits: Callable[[], Awaitable[None]], autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,7 +190,7 @@ async def test_a_handler_that_uses_asyncio_is_told_what_to_do_and_has_one_traceb
     assert len([message for message in broke if "\n" in message]) == 2
 
 
-@pytest.mark.parametrize("answers", [sleeps, waits_for_a_future])
+@pytest.mark.parametrize("answers", WAITS)
 async def test_a_service_that_uses_asyncio_fails_the_test_and_says_what_to_do(
     answers: Callable[[], Awaitable[None]], autojump_clock: MockClock
 ) -> None:
