@@ -7,13 +7,13 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import Iterator
 
 import trio
 
 from ...protocol.status.metrics_config import TcpAddress
 from ...protocol.text import encodable, escaped
 from ..http.server import serve
+from ..io import unix_socket
 from ..io.tcp_socket import TcpListener, listen
 from ..status.page import routes
 from ..status.page.board import Board
@@ -37,16 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  plugind page                              open the address that it prints\n"
         "  ssh -L 8080:127.0.0.1:8080 NODE plugind page --port 8080\n"
-        "                                            the page of another machine\n\n"
-        "exit codes: 0 stopped by SIGINT or SIGTERM, 1 the daemon does not tell this user, or the port is taken,\n"
+        "                                            the page of another machine\n"
+        "  plugind page --socket /run/plugind-page/page.sock\n"
+        "                                            for a proxy: docs/operations.md has the rest\n\n"
+        "exit codes: 0 stopped by SIGINT or SIGTERM, 1 the daemon does not tell this user, or the place is taken,\n"
         "2 usage, 69 no daemon answers, or its socket may not be used, 75 it is busy"
     )
-    parser.add_argument(
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
         "--port",
         type=_port,
         default=0,
         metavar="PORT",
         help=f"serve the page at this port of {_LOOPBACK} (default: one that is free)",
+    )
+    place.add_argument(
+        "--socket",
+        metavar="PATH",
+        help="serve the page at this Unix socket, for a proxy: this user and the group of this process may connect,"
+        " and need no token",
     )
     add_daemon_arguments(parser)
 
@@ -63,36 +72,41 @@ def run(args: argparse.Namespace) -> int:
     # A daemon that is not there, or does not answer this user, is an error now; one that goes later comes back.
     # A user who may only lease may ask this, too.
     fetch(asked, "/v1/devices/refused")
-    return trio.run(_serve, asked, args.port)
+    return trio.run(_serve, asked, args.port, args.socket)
 
 
-async def _serve(daemon: Daemon, port: int) -> int:
+async def _serve(daemon: Daemon, port: int, path: str | None) -> int:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_serve_page, daemon, port)
+            nursery.start_soon(_serve_page, daemon, port, path)
             await anext(aiter(signals))
             nursery.cancel_scope.cancel()
     return EXIT_OK
 
 
-async def _serve_page(daemon: Daemon, port: int) -> None:
-    token, board = secrets.token_urlsafe(32), Board()
+async def _serve_page(daemon: Daemon, port: int, path: str | None) -> None:
+    token, board = None if path is not None else secrets.token_urlsafe(32), Board()
     board.tell("daemon", {"host": encodable(os.uname().nodename), "path": encodable(daemon.path)})
     answers = routes.Routes(token, page(), board, routes.AskedDaemon(daemon.path, daemon.timeout))
-    with _listening(port) as listener:
+    with contextlib.closing(_listen(port) if path is None else _listen_at(path)) as listener:
         # The part after # is not sent to servers, so it is in no log and no Referer header.
-        say(f"http://{listener.address}/#{token}\n", now=True)
+        where = f"http://{listener.address}/#{token}" if isinstance(listener, TcpListener) else escaped(listener.path)
+        say(f"{where}\n", now=True)
         complain(f"the page of the daemon at {escaped(daemon.path)} is there until this is stopped (Ctrl-C)")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follow, daemon.path, daemon.timeout, board)
             await serve(listener, answers, routes.LIMITS, allowed=None, place=answers.place)
 
 
-@contextlib.contextmanager
-def _listening(port: int) -> Iterator[TcpListener]:
+def _listen(port: int) -> TcpListener:
     try:
-        listener = listen(TcpAddress(_LOOPBACK, port))
+        return listen(TcpAddress(_LOOPBACK, port))
     except OSError as error:
         raise CommandError(f"cannot listen at port {port} of {_LOOPBACK}: {error.strerror or error}") from error
-    with contextlib.closing(listener):
-        yield listener
+
+
+def _listen_at(path: str) -> unix_socket.UnixListener:
+    try:
+        return unix_socket.listen(path, mode=0o660, remove_stale=True)
+    except OSError as error:
+        raise CommandError(f"cannot listen at {escaped(path)}: {error.strerror or error}") from error

@@ -28,7 +28,7 @@ _PAGES: Final = (
     "api",
 )
 #: What the pages name besides each other.
-_NAMED: Final = ("docs/page*.png", "deploy/*/*", "deploy/systemd/*/*", "examples/*.py")
+_NAMED: Final = ("docs/page*.png", "deploy/*/*", "deploy/*/*/*", "examples/*.py")
 #: The tools that make packages are no part of one.
 _OF_BUILD: Final = "deploy/debian/"
 #: A path of the tree in a page, as code.

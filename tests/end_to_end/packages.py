@@ -44,6 +44,9 @@ PACKAGES = {
     "sbatch": "slurm-client",
     "munged": "munge",
     "shellcheck": "shellcheck",
+    "nginx": "nginx-light",
+    "caddy": "caddy",
+    "openssl": "openssl",
 }
 
 

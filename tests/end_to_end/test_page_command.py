@@ -21,6 +21,7 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.http.on_trio import ask
 from plugind.tests.actors.status.page.events import Browser, Chunks
 from plugind.tests.actors.status.page.stand_in import standing_in
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, daemon, plugin_process, run
@@ -208,6 +209,30 @@ async def test_a_port_is_chosen_and_one_that_is_taken_or_is_none_ends_it(tmp_pat
                 assert shown.token.encode() not in seen
     done = run("page", "--port=65536", status=stand_in.path)
     assert (done.code, "is no port: give a number from 1 to 65535" in done.err) == (2, True)
+
+
+async def test_at_a_unix_socket_the_page_replaces_one_that_nobody_serves_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "page.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    async with standing_in(str(tmp_path / "s")) as stand_in:
+        command = [*PLUGIND, "page", "--socket", str(path), "--status", stand_in.path]
+        async with plugin_process(command) as started:
+            assert started.process.stdout is not None
+            with trio.fail_after(DEADLINE):
+                assert await started.process.stdout.receive_some() == f"{path}\n".encode()
+            async with ask(str(path), "GET", "/plugin?socket=a", timeout=DEADLINE) as reply:
+                assert reply.status == 404
+            second = partial(run, "page", "--socket", str(path), status=stand_in.path)
+            done = await trio.to_thread.run_sync(second)
+            said = f"plugind: cannot listen at {path}: another process listens there\n"
+            assert (done.code, done.out, done.err) == (1, "", said)
+            assert await started.end() == 0
+        assert not path.exists()
+        path.write_text("a file")
+        done = await trio.to_thread.run_sync(second)
+        said = f"plugind: cannot listen at {path}: something that is no socket is in the way\n"
+        assert (done.code, done.out, done.err, path.read_text()) == (1, "", said, "a file")
 
 
 async def test_a_reader_of_its_output_that_has_gone_ends_it(tmp_path: Path) -> None:

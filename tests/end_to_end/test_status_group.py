@@ -71,6 +71,7 @@ async def test_readers_read_everything_and_change_nothing(place: Path) -> None:
             body = json.dumps(bodies.get(target, {}))
             status, said = asked(node, str(READERS), method, target.replace("ID", "none"), body)
             assert (status, json.loads(said)["error"]) == (403, READERS_ONLY), (method, target)
+        assert asked(node, str(READERS), "GET", "/v1/handlers/SensorPlugin")[0] == 403
         assert asked(node, str(OTHERS), "GET", "/plugins") == (0, "")
 
 

@@ -1198,9 +1198,11 @@
     history.replaceState(null, "", location.pathname);
   }
   addEventListener("hashchange", () => location.reload());
+  const token = sessionStorage.getItem(KEPT) || "";
+  // A page without a token comes through a proxy, which may ask for the certificate of the browser.
   const FETCH = {
-    headers: { Authorization: `Bearer ${sessionStorage.getItem(KEPT) || ""}` },
-    cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", redirect: "error",
+    headers: { Authorization: `Bearer ${token}` }, credentials: token ? "omit" : "same-origin",
+    cache: "no-store", referrerPolicy: "no-referrer", redirect: "error",
   };
   // The server sends something every 2.5 seconds.
   const SILENCE = 10000;

@@ -4,6 +4,8 @@ Every local user can connect to a port of the loopback address, so reading needs
 request, because cookies of one port are sent to all other ports of the same host, whoever listens there. Pages of other
 origins cannot send that header, since no answer permits it (CORS), and a page whose name is resolved to this address
 (DNS rebinding) does not name this host.
+
+At a Unix socket there is no token: the mode of the socket says who may connect, and a proxy asks who its clients are.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class AskedDaemon:
 class Routes:
     """Answers requests."""
 
-    _token: str
+    #: None if everybody who can connect may read.
+    _token: str | None
     _page: Document
     _board: Board
     _daemon: AskedDaemon
@@ -106,5 +109,7 @@ class Routes:
             return problem(502, f"no daemon answers: {error.reason}", _HEADERS)
 
     def _has_token(self, request: HttpRequest) -> bool:
+        if self._token is None:
+            return True
         given = (request.authorization or "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, (_SCHEME + self._token).encode("ascii"))

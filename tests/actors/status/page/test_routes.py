@@ -12,7 +12,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.http.limits import HttpLimits
+from plugind.actors.http.limits import HttpLimits, Place
 from plugind.actors.http.server import HttpRequest, json_response, serve
 from plugind.actors.io.tcp_socket import listen
 from plugind.actors.status.page.board import PLUGINS, Board
@@ -212,6 +212,18 @@ async def test_a_daemon_that_is_gone_is_said(tmp_path: object) -> None:
     asked = HttpRequest("GET", "/plugin", {"socket": "a"}, b"", host="localhost", authorization=f"Bearer {TOKEN}")
     answer = await routes(asked)
     assert (answer.status, json.loads(answer.body)) == (502, {"error": "no daemon answers: No such file or directory"})
+
+
+async def test_without_a_token_everybody_who_can_connect_reads_and_takes_the_places_of_readers(
+    tmp_path: object,
+) -> None:
+    async with serving(tmp_path) as client:
+        routes = Routes(None, page(), client.board, AskedDaemon(client.daemon.path, 5.0))
+        asked = HttpRequest("GET", "/devices", {}, b"", host="localhost")
+        assert (await routes(asked)).status == 200
+        assert routes.place(asked) == Place.QUERY
+        assert (await routes(attrs.evolve(asked, method="POST"))).status == 405
+        assert (await routes(attrs.evolve(asked, host="evil.example"))).status == 421
 
 
 async def test_clients_without_the_token_that_read_nothing_take_no_place_of_those_who_have_it(tmp_path: object) -> None:
