@@ -28,6 +28,7 @@ from ..io.lease_marker import place_of_markers
 from ..io.owner_processes import OwnerProcesses
 from ..io.processes import Processes
 from ..leases.cdi_files import CdiFiles, hook_command
+from ..leases.history import HistoryStore
 from ..leases.store import LeaseStore, MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..registration.conversation import Dialer
@@ -46,6 +47,8 @@ class NodeState:
 
     devices: StateStore
     leases: LeaseStore
+    #: None if no history of leases is kept.
+    history: HistoryStore | None = None
 
 
 def device_nodes() -> NodePort:
@@ -68,7 +71,11 @@ def state_store(config: Config, log: Logger) -> NodeState:
         log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
     directories, cdi = tuple(directories_of(config)), config.leases.cdi_directory
     file = StateFile(config.state, log, serves=serves, directories=directories, markers=markers, cdi=cdi)
-    return NodeState(file, file)
+    if config.leases.history.days is None:
+        return NodeState(file, file)
+    from ..io.history_file import HistoryFile
+
+    return NodeState(file, file, HistoryFile(config.state, config.leases.history, log))
 
 
 def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
