@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
+from ...protocol.errors import StateError
 from ...protocol.leases.config import LeaseHistoryConfig
 from ...protocol.leases.history import (
     COLUMNS,
@@ -50,10 +51,16 @@ _DELETED: Final = 16
 #: Seconds between two deletions of what is too old.
 _TRIM: Final = 3600.0
 _DAY: Final = 86_400.0
+#: Bytes of the disk that are not used.
+_LEFT_FREE: Final = 4 << 20
 _MOST_GAPS: Final = 1000
+#: The number of the gap of deleted rows; those of others begin with 1.
+_NO_ROOM_GAP: Final = 0
 #: The instructions of SQLite after which the deadline of a read is looked at: some milliseconds.
 _INSTRUCTIONS: Final = 50_000
 
+BEGINS: Final = "the history begins then"
+NO_ROOM: Final = "they were deleted, since the file may not become larger"
 REBOOTED: Final = "the machine was started again"
 UNSEEN: Final = "plugind did not see the end"
 #: A row is written once more with its end; a grant that is written again changes nothing.
@@ -89,12 +96,16 @@ class HistoryDatabase:
 
         Raises:
           NotUsableError: if it cannot be understood.
+          StateError: if there is no room for it.
           sqlite3.Error: if it cannot be opened now.
         """
+        #: What is said of the time before an empty database begins.
+        self.before = BEGINS
         self._boot = boot_id
         self._config = config
         self._has_begun = False
         self._trimmed = -_TRIM
+        self._path = None if path == ":memory:" else path
         uri = path if path == ":memory:" else f"file:{quote(os.fsencode(path))}"
         self._database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
@@ -107,6 +118,18 @@ class HistoryDatabase:
         except BaseException:
             self.close()
             raise
+
+    def _check_room(self) -> None:
+        """Check that there is more room than the state may need, which comes first.
+
+        Raises:
+          StateError: if there is not.
+        """
+        if self._path is None:
+            return
+        disk = os.statvfs(self._path)
+        if disk.f_bavail * disk.f_frsize < _LEFT_FREE:
+            raise StateError(f"less than {_LEFT_FREE >> 20} MiB are free at {self._path}, which are left to the state")
 
     def _prepare(self) -> None:
         run, most = self._database.execute, self._config.max_bytes // _PAGE
@@ -123,6 +146,7 @@ class HistoryDatabase:
         ):
             run(f"PRAGMA {name} = {value}")
         if not state_database.has_tables(self._database):
+            self._check_room()
             with self._database:
                 run("BEGIN EXCLUSIVE")
                 for statement in _TABLES:
@@ -142,33 +166,49 @@ class HistoryDatabase:
         """Write what is held now and these ``entries``; all other leases without an end have ended.
 
         Until when these were held is not known: at least until the last write.
+
+        Raises:
+          StateError: if there is no room.
+          sqlite3.Error: if it cannot be written now.
         """
+        self._check_room()
         with self._transaction():
-            rebooted = self._meta("boot") not in (None, self._boot)
-            seen = self._meta("seen")
-            known = {entry.key for entry in (*held, *entries)}
-            unknown = set(self._database.execute("SELECT lease, created FROM held WHERE ended IS NULL")) - known
+            boot, seen = self._meta("boot"), self._meta("seen")
+            if boot is None:
+                self._note_gap(Gap(None, now, None, self.before))
+            known = {entry.key: entry for entry in (*held, *entries)}
+            unknown = set(self._database.execute("SELECT lease, created FROM held WHERE ended IS NULL")) - known.keys()
             self._database.executemany(
                 "UPDATE held SET seen = max(granted, min(?1, ?2)), ended = max(granted, ?2), reason = ?3"
                 " WHERE lease = ?4 AND created = ?5 AND ended IS NULL",
-                [(now if seen is None else seen, now, REBOOTED if rebooted else UNSEEN, *key) for key in unknown],
+                [
+                    (now if seen is None else seen, now, UNSEEN if boot == self._boot else REBOOTED, *key)
+                    for key in unknown
+                ],
             )
-            self._save((*held, *entries))
+            self._save(sorted(known.values(), key=lambda entry: entry.granted))
             if gap is not None:
-                self.note(gap)
+                self._note_gap(gap)
             self._note(now)
         self._has_begun = True
 
-    def note(self, gap: Gap) -> None:
-        """Write that something is missing."""
+    def _note_gap(self, gap: Gap, number: int | None = None) -> None:
+        """Write that something is missing; one with a number takes the place of the one before."""
         run = self._database.execute
-        run("INSERT INTO gap VALUES(NULL, ?, ?, ?, ?)", (gap.since, gap.until, gap.leases, gap.reason))
-        run("DELETE FROM gap WHERE number <= (SELECT max(number) FROM gap) - ?", (_MOST_GAPS,))
+        row = (number, gap.since, gap.until, gap.leases, gap.reason)
+        run("INSERT OR REPLACE INTO gap VALUES(?, ?, ?, ?, ?)", row)
+        run("DELETE FROM gap WHERE number BETWEEN 1 AND (SELECT max(number) FROM gap) - ?", (_MOST_GAPS,))
 
     def write(self, entries: Iterable[Granted], now: float) -> bool:
-        """Write these; return False, and write nothing, if what is held must be written first."""
+        """Write these; return False, and write nothing, if what is held must be written first.
+
+        Raises:
+          StateError: if there is no room.
+          sqlite3.Error: if it cannot be written now.
+        """
         if not self._has_begun:
             return False
+        self._check_room()
         self._trim(now)
         with self._transaction():
             self._save(entries)
@@ -220,13 +260,16 @@ class HistoryDatabase:
         """
         with self._transaction():
             (count,) = self._database.execute("SELECT count(*) FROM held WHERE ended IS NOT NULL").fetchone()
-            deleted = self._database.execute(
-                "DELETE FROM held WHERE number IN (SELECT number FROM held WHERE ended IS NOT NULL AND uid = ("
+            found = self._database.execute(
+                "SELECT number, ended FROM held WHERE ended IS NOT NULL AND uid = ("
                 "SELECT uid FROM held WHERE ended IS NOT NULL GROUP BY uid ORDER BY count(*) DESC LIMIT 1)"
-                " ORDER BY number LIMIT ?)",
+                " ORDER BY number LIMIT ?",
                 (count // _DELETED + 1,),
-            )
-            return deleted.rowcount > 0
+            ).fetchall()
+            if found:
+                self._database.executemany("DELETE FROM held WHERE number = ?", [(number,) for number, _ in found])
+                self._note_gap(Gap(None, max(ended for _, ended in found), None, NO_ROOM), _NO_ROOM_GAP)
+        return bool(found)
 
     # --- read ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,6 @@ from typing import TypeVar
 
 from ...protocol.errors import StateError
 from ...protocol.leases.config import LeaseHistoryConfig
-from ...protocol.leases.history import Gap
 from ...protocol.logs.lines import Level, Logger
 from . import state_database
 from .history_database import HistoryDatabase
@@ -31,14 +29,11 @@ FILE_NAME = "history.db"
 class HistoryFile:
     """``history.db`` in the directory of the state, which makes it."""
 
-    def __init__(
-        self, directory: str, config: LeaseHistoryConfig, log: Logger, *, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, directory: str, config: LeaseHistoryConfig, log: Logger) -> None:
         """Keep the history in a file of ``directory``."""
         self.path = os.path.join(directory, FILE_NAME)
         self._config = config
         self._log = log
-        self._wall = wall
         self._boot = known_boot_id()
         self.set_aside = 0
         self._database: HistoryDatabase | None = None
@@ -96,9 +91,8 @@ class HistoryFile:
             self._set_aside(str(error))
             state_database.make_file(self.path)
             self._database = self._opened()
-            gap = Gap(None, self._wall(), None, f"the file was set aside: {error}")
-            with suppress(sqlite3.Error):  # The file is set aside even if there is no room to note that.
-                self._database.note(gap)
+        if self._set_aside_because:
+            self._database.before = f"the file was set aside: {self._set_aside_because[-1]}"
         self._file = self._identity()
         return self._database
 

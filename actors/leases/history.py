@@ -1,4 +1,4 @@
-"""The history of leases: who had which device, from when until when. It is written after the grant, and decides nothing.
+"""The history of leases: who had which device, and when. It is written after the grant, and decides nothing.
 
 The lease actor says which leases are granted and have ended. A task writes that, a moment later and together. If the
 store cannot be written, what ended waits for it, up to a limit; what is beyond that is lost, and counted. Leases that
@@ -190,9 +190,7 @@ class LeaseHistory:
 
     # --- to read ------------------------------------------------------------------------------------------------------
 
-    async def rows(
-        self, query: HistoryQuery, before: int | None, most: int
-    ) -> tuple[Sequence[HistoryRow], int | None]:
+    async def rows(self, query: HistoryQuery, before: int | None, most: int) -> tuple[Sequence[HistoryRow], int | None]:
         """Return the last rows ``before`` a number, at most so many, and the number of the first of these.
 
         Raises:

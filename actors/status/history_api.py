@@ -48,9 +48,7 @@ _OTHERS: Final = "only root, the user of the daemon and the members of its group
 class HistoryReader(Protocol):
     """Reads the history; each method raises StateError if that is not possible now."""
 
-    async def rows(
-        self, query: HistoryQuery, before: int | None, most: int
-    ) -> tuple[Sequence[HistoryRow], int | None]:
+    async def rows(self, query: HistoryQuery, before: int | None, most: int) -> tuple[Sequence[HistoryRow], int | None]:
         """Return the last rows ``before`` a number, at most so many, and the number of the first of these."""
 
     async def gaps(self, query: HistoryQuery) -> Sequence[Gap]:
