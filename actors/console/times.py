@@ -71,7 +71,7 @@ def past_moment(text: str, now: float) -> float:
     from datetime import time as time_of_day
 
     try:
-        return now - span(text.removesuffix(" ago").removeprefix("-"))
+        return max(0.0, now - span(text.removesuffix(" ago").removeprefix("-")))
     except argparse.ArgumentTypeError:
         pass
     today = datetime.fromtimestamp(now)

@@ -247,7 +247,8 @@ class HistoryDatabase:
         while self._pages("page_count") - self._pages("freelist_count") > _NEARLY_FULL * most and self._delete_some():
             pass
         if self._pages("page_count") > most:  # The limit was lower at this start.
-            self._database.execute("PRAGMA incremental_vacuum").fetchall()
+            # Each step frees a page, and execute() makes one step, since there are no columns.
+            self._database.executescript("PRAGMA incremental_vacuum")
 
     def _pages(self, name: str) -> int:
         found: int = self._database.execute(f"PRAGMA {name}").fetchone()[0]

@@ -33,6 +33,8 @@ MAX_LABELS: Final = 1024
 #: By what usage is summed, besides one label: ``label:KEY``.
 USER, RESOURCE, LABEL = "user", "resource", "label"
 _HOUR: Final = 3600.0
+#: Characters of a wrong parameter that are shown.
+_SHOWN: Final = 64
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -158,24 +160,24 @@ def query_of(parameters: Mapping[str, str], *also: str) -> HistoryQuery:
     known = (*_PARAMETERS, *also)
     if unknown := parameters.keys() - known:
         raise RequestError(f"there is no parameter {encodable(min(unknown))}; there are {', '.join(known)}")
-    uid = _number(parameters, "uid", "a uid")
-    if uid is not None and not (uid.is_integer() and 0 <= uid <= MAX_UID):
-        raise RequestError(f"uid is {uid:g}: give a number from 0 to {MAX_UID}")
+    uid = parameters.get("uid")
+    if uid is not None and not (uid.isascii() and uid.isdigit() and int(uid[:11]) <= MAX_UID):
+        raise RequestError(f"uid is {encodable(cut(uid, _SHOWN))!r}: give a number from 0 to {MAX_UID}")
     return HistoryQuery(
         parameters.get("device"),
         parameters.get("resource"),
         None if uid is None else int(uid),
-        _number(parameters, "since", "Unix seconds"),
-        _number(parameters, "until", "Unix seconds"),
+        _time_in(parameters, "since"),
+        _time_in(parameters, "until"),
     )
 
 
-def _number(parameters: Mapping[str, str], key: str, what: str) -> float | None:
+def _time_in(parameters: Mapping[str, str], key: str) -> float | None:
     text = parameters.get(key)
     try:
         return None if text is None else unix_seconds(float(text))
     except ValueError:
-        raise RequestError(f"{key} is {encodable(cut(str(text), 64))!r}: give {what}") from None
+        raise RequestError(f"{key} is {encodable(cut(str(text), _SHOWN))!r}: give Unix seconds") from None
 
 
 def parameters_of(query: HistoryQuery) -> dict[str, str]:
@@ -192,7 +194,7 @@ def by_of(parameters: Mapping[str, str]) -> str:
     by = parameters.get("by", USER)
     if by in (USER, RESOURCE, LABEL) or by.startswith(f"{LABEL}:"):
         return by
-    raise RequestError(f"by is {encodable(cut(by, 64))!r}: give {USER}, {RESOURCE}, {LABEL} or {LABEL}:KEY")
+    raise RequestError(f"by is {encodable(cut(by, _SHOWN))!r}: give {USER}, {RESOURCE}, {LABEL} or {LABEL}:KEY")
 
 
 @value

@@ -80,17 +80,16 @@ async def test_many_grants_and_ends_are_one_write(autojump_clock: object, store:
 async def test_a_restart_of_plugind_ends_no_row_and_writes_none_twice(
     autojump_clock: object, store: FileHistory
 ) -> None:
-    async with node_with(store) as node:
-        async with node.supervisor.allocate({GPU: 1}, id="kept"):
-            await trio.sleep_until(10.0)
-            await node.kill()
-            await node.start()
-            await node.settled()
-            await trio.sleep_until(20.0)
-            assert shown(await store.rows()) == [("kept", "gpu-0", 0, None, None, None)]
-            await node.supervisor.release("kept")
-            await trio.sleep(1.0)
-            assert shown(await store.rows()) == [("kept", "gpu-0", 0, 20.0, None, "it was released")]
+    async with node_with(store) as node, node.supervisor.allocate({GPU: 1}, id="kept"):
+        await trio.sleep_until(10.0)
+        await node.kill()
+        await node.start()
+        await node.settled()
+        await trio.sleep_until(20.0)
+        assert shown(await store.rows()) == [("kept", "gpu-0", 0, None, None, None)]
+        await node.supervisor.release("kept")
+        await trio.sleep(1.0)
+        assert shown(await store.rows()) == [("kept", "gpu-0", 0, 20.0, None, "it was released")]
 
 
 async def test_a_lease_that_was_granted_just_before_a_kill_is_written_after_it(
@@ -112,21 +111,20 @@ async def test_a_lease_that_was_granted_just_before_a_kill_is_written_after_it(
 async def test_a_lease_whose_end_nobody_saw_has_ended_between_two_times(
     autojump_clock: object, store: FileHistory, boot: str, reason: str
 ) -> None:
-    async with node_with(store) as node:
-        async with node.supervisor.allocate({GPU: 1}, id="lost"):
-            await trio.sleep_until(history.HEARTBEAT + 50.0)
-            await node.kill()
-            node.lease_store.leases.clear()
-            store.boot = boot
-            await trio.sleep_until(2000.0)
-            await node.start()
-            await node.settled()
-            await trio.sleep(1.0)
-            (row,) = await store.rows()
-            assert (row.lease, row.granted, row.reason) == ("lost", pytest.approx(0.0, abs=1.0), reason)
-            assert row.seen == pytest.approx(history.HEARTBEAT, abs=1.0)
-            assert row.ended == pytest.approx(2000.0, abs=1.0)
-            assert row.seconds(3000.0) == pytest.approx(history.HEARTBEAT, abs=1.0)
+    async with node_with(store) as node, node.supervisor.allocate({GPU: 1}, id="lost"):
+        await trio.sleep_until(history.HEARTBEAT + 50.0)
+        await node.kill()
+        node.lease_store.leases.clear()
+        store.boot = boot
+        await trio.sleep_until(2000.0)
+        await node.start()
+        await node.settled()
+        await trio.sleep(1.0)
+        (row,) = await store.rows()
+        assert (row.lease, row.granted, row.reason) == ("lost", pytest.approx(0.0, abs=1.0), reason)
+        assert row.seen == pytest.approx(history.HEARTBEAT, abs=1.0)
+        assert row.ended == pytest.approx(2000.0, abs=1.0)
+        assert row.seconds(3000.0) == pytest.approx(history.HEARTBEAT, abs=1.0)
 
 
 async def test_a_store_that_fails_touches_no_lease_and_has_all_when_it_works_again(
@@ -143,7 +141,7 @@ async def test_a_store_that_fails_touches_no_lease_and_has_all_when_it_works_aga
             a, b = await store.rows()
             assert (a.lease, a.granted, a.ended) == ("a", pytest.approx(10.0), pytest.approx(100.0))
             assert (b.lease, b.granted, b.ended) == ("b", pytest.approx(100.0), None)
-            assert (await node.supervisor.leases()).history_losses == HistoryLosses()
+            assert (await node.supervisor.internals.lease_calls.snapshot()).history_losses == HistoryLosses()
 
 
 async def test_a_store_that_hangs_delays_no_lease(autojump_clock: object, store: FileHistory) -> None:
