@@ -81,7 +81,7 @@ def _row(row: HistoryRow, now: float, size: int) -> tuple[str, ...]:
         shortened(text(row.lease), size),
         time_of_day(row.granted, now),
         _ended(row, now),
-        duration(row.seconds(now)),
+        f"{duration(row.seconds(now))}{'' if row.seen is None else '+'}",
         owner,
         text(row.pool),
         text(labels),
@@ -92,8 +92,7 @@ def _row(row: HistoryRow, now: float, size: int) -> tuple[str, ...]:
 def _ended(row: HistoryRow, now: float) -> str:
     if row.ended is None:
         return "-"
-    ended = time_of_day(row.ended, now)
-    return ended if row.seen is None else f"{time_of_day(row.seen, now)} to {ended}"
+    return f"{'' if row.seen is None else 'by '}{time_of_day(row.ended, now)}"
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ then, or a reboot, no device is given to anybody. As a hint it names the process
 that plugind does not know; anybody can forge that, and whoever has left it out is not named.
 
 --history lists the devices of all leases that were granted, also of those that have ended, the latest grant first. An
-end that plugind did not see, such as that of a machine that lost its power, is shown as the two times between which it
-was. A TIME is 02:14, '2027-01-31 02:14', 2027-01-31T02:14:00Z, yesterday, or 2h for two hours ago. Whoever may only
-lease devices sees the leases of its own user.
+end that plugind did not see, such as that of a machine that lost its power, is shown as the time 'by' which it was, and
+HELD as the time for which the device was held at least. A TIME is 02:14, '2027-01-31 02:14', 2027-01-31T02:14:00Z,
+yesterday, or 2h for two hours ago. Whoever may only lease devices sees the leases of its own user.
 
 exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers"""
 
@@ -106,11 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _wrong_with_history(args: argparse.Namespace) -> str | None:
     """Return what is wrong with the options of ``--history``; None if nothing is."""
-    given = [name for name in _OF_HISTORY if getattr(args, name) is not None]
+    given = [f"--{name}" for name in _OF_HISTORY if getattr(args, name) is not None]
     if args.output == "csv":
-        given.append("output csv")
+        given.append("-o csv")
     if given and not args.history:
-        return f"--{given[0]} is an option of --history"
+        return f"{given[0]} is an option of --history"
     if args.history and (args.action is not None or args.watch or args.prefix):
         return "--history lists what was: leave out recover, --watch and --prefix"
     if args.at is not None and (args.since is not None or args.until is not None):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import attrs
 import trio
@@ -27,12 +27,14 @@ from ...protocol.leases.values import Lease, LeaseState
 from ..io.node_access import NodeAccess
 from ..messaging.mailbox import offer, send_answer
 from .cdi_writer import CdiWriter
-from .history import LeaseHistory
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
 from .memory import LeasesMemory
 from .owners import Owners
 from .saving import Saving
+
+if TYPE_CHECKING:
+    from .history import LeaseHistory
 
 CRASHED = "what gives leases in plugind has crashed, and begins anew: ask again"
 

@@ -18,7 +18,6 @@ from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs.lines import Logger
 from ...protocol.values import value
 from .cdi_writer import CdiStore, CdiWriter
-from .history import HistoryStore, LeaseHistory
 from .inbox import LeasesInbox
 from .lease_log import LeaseLog
 from .memory import LeasesMemory
@@ -29,6 +28,7 @@ from .store import LeaseStore
 if TYPE_CHECKING:
     from ...protocol.leases.book import Book
     from ..io.node_access import NodeAccess
+    from .history import LeaseHistory
 
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
@@ -63,7 +63,7 @@ class LeaseUnit:
         resources: Mapping[str, ResourceConfig] = BUILT_IN,
         access: NodeAccess,
         closed: str | None = None,
-        history: HistoryStore | None = None,
+        history: LeaseHistory | None = None,
     ) -> None:
         """Keep in ``store`` what is to outlive a restart; ``ports`` are opened with it.
 
@@ -81,7 +81,7 @@ class LeaseUnit:
         self._closed = closed
         self._saving = Saving(store, self.inbox, log)
         #: None if none is kept.
-        self.history = None if history is None else LeaseHistory(history, self._wall, log)
+        self.history = history
         self._log = LeaseLog(log, self._wall)
         self._logger = log
         #: What outlives a crash of the actor.

@@ -28,7 +28,6 @@ from ..io.lease_marker import place_of_markers
 from ..io.owner_processes import OwnerProcesses
 from ..io.processes import Processes
 from ..leases.cdi_files import CdiFiles, hook_command
-from ..leases.history import HistoryStore
 from ..leases.store import LeaseStore, MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..registration.conversation import Dialer
@@ -39,6 +38,7 @@ from .paths import directories_of
 if TYPE_CHECKING:
     from ..devices.directory import DeviceDirectory
     from ..io.device_nodes import NodePort
+    from ..leases.history import LeaseHistory
 
 
 @value
@@ -48,7 +48,7 @@ class NodeState:
     devices: StateStore
     leases: LeaseStore
     #: None if no history of leases is kept.
-    history: HistoryStore | None = None
+    history: LeaseHistory | None = None
 
 
 def device_nodes() -> NodePort:
@@ -74,8 +74,9 @@ def state_store(config: Config, log: Logger) -> NodeState:
     if config.leases.history.days is None:
         return NodeState(file, file)
     from ..io.history_file import HistoryFile
+    from ..leases.history import LeaseHistory
 
-    return NodeState(file, file, HistoryFile(config.state, config.leases.history, log))
+    return NodeState(file, file, LeaseHistory(HistoryFile(config.state, config.leases.history, log), time.time, log))
 
 
 def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:

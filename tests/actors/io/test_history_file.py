@@ -121,7 +121,7 @@ async def test_a_file_that_was_removed_while_it_was_used_begins_anew(tmp_path: P
 
 async def test_something_else_in_the_place_of_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "history.db").mkdir()
-    with opened(tmp_path) as file, pytest.raises(StateError, match="history.db is not a file: move it away"):
+    with opened(tmp_path) as file, pytest.raises(StateError, match=r"history\.db is not a file: move it away"):
         await write(file)
 
 
@@ -150,16 +150,18 @@ async def test_a_call_that_is_given_up_goes_on_and_closes_the_file_at_its_end(tm
 #: Writes to the file, and prints what it says.
 _PLAY = """
 import json, sys, trio
+from plugind.actors.io.history_file import HistoryFile
 from plugind.protocol.errors import StateError
-from plugind.tests.actors.io.test_history_file import opened, write
-from pathlib import Path
+from plugind.protocol.leases.config import LeaseHistoryConfig
+from plugind.protocol.logs.lines import SILENT
 
 async def main():
-    with opened(Path(sys.argv[1])) as file:
-        try:
-            await write(file)
-        except StateError as error:
-            print(json.dumps(str(error)))
+    file = HistoryFile(sys.argv[1], LeaseHistoryConfig(), SILENT)
+    try:
+        await file.call(lambda database: database.begin([], [], None, 1.0))
+    except StateError as error:
+        print(json.dumps(str(error)))
+    file.close()
 
 trio.run(main)
 """

@@ -14,7 +14,7 @@ from plugind.actors.io.history_database import BEGINS, REBOOTED, UNSEEN
 from plugind.actors.leases import history
 from plugind.actors.leases.history import LeaseHistory
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.leases.history import Gap, HistoryQuery, HistoryRow, Usage
+from plugind.protocol.leases.history import Gap, HistoryQuery, HistoryRow
 from plugind.protocol.leases.replies import HistoryLosses
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
 from plugind.protocol.logs.lines import SILENT
@@ -121,7 +121,7 @@ async def test_a_lease_whose_end_nobody_saw_has_ended_between_two_times(
         await node.settled()
         await trio.sleep(1.0)
         (row,) = await store.rows()
-        assert (row.lease, row.granted, row.reason) == ("lost", pytest.approx(0.0, abs=1.0), reason)
+        assert (row.lease, row.reason) == ("lost", reason)
         assert row.seen == pytest.approx(history.HEARTBEAT, abs=1.0)
         assert row.ended == pytest.approx(2000.0, abs=1.0)
         assert row.seconds(3000.0) == pytest.approx(history.HEARTBEAT, abs=1.0)
@@ -139,8 +139,10 @@ async def test_a_store_that_fails_touches_no_lease_and_has_all_when_it_works_aga
             store.problem = None
             await trio.sleep_until(200.0)
             a, b = await store.rows()
-            assert (a.lease, a.granted, a.ended) == ("a", pytest.approx(10.0), pytest.approx(100.0))
-            assert (b.lease, b.granted, b.ended) == ("b", pytest.approx(100.0), None)
+            assert shown([a, b]) == [
+                ("a", "gpu-0", 10, 100.0, None, "it was released"),
+                ("b", "gpu-0", 100, *[None] * 3),
+            ]
             assert (await node.supervisor.internals.lease_calls.snapshot()).history_losses == HistoryLosses()
 
 
@@ -219,7 +221,8 @@ async def test_an_end_that_was_dropped_closes_its_row_when_the_store_works_again
         store.problem = None
         await trio.sleep(60.0)
         first, second = await store.rows()
-        assert (first.lease, first.reason, first.seen) == ("job 0", UNSEEN, pytest.approx(1000.1))
+        assert (first.lease, first.reason) == ("job 0", UNSEEN)
+        assert first.seen == pytest.approx(1000.1)
         assert first.ended == pytest.approx(1020.0, abs=30.0)
         assert (second.lease, second.ended) == ("job 1", None)
 
@@ -231,7 +234,8 @@ async def test_a_reader_sees_what_was_granted_just_now(autojump_clock: object, s
         rows, _ = await node.history.rows(HistoryQuery(), None, 10)
         assert [row.lease for row in rows] == ["job 0"]
         await trio.sleep(36.0)
-        assert await node.history.usage("resource", HistoryQuery(), 10) == [Usage(GPU, pytest.approx(36.0), 1)]
+        (usage,) = await node.history.usage("resource", HistoryQuery(), 10)
+        assert (usage.key, round(usage.seconds, 3), usage.leases) == (GPU, 36.0, 1)
 
 
 async def test_before_the_leases_are_known_no_row_is_closed(autojump_clock: object, store: FileHistory) -> None:
