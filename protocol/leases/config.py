@@ -28,11 +28,11 @@ class LeaseLimits:
 
 @value
 class LeaseHistoryConfig:
-    """How much of the history of leases is kept, if there is a state."""
+    """How much of the history of leases is kept, if there is a :attr:`~plugind.Config.state`."""
 
-    #: Days; None for no history.
+    #: Days for which ended leases stay in the history; None for no history.
     days: int | None = 90
-    #: Bytes of its file. Before it is full, the oldest rows of the user who has most are deleted.
+    #: Bytes of the file with the history. Before it is full, the oldest rows of the user who has most are deleted.
     max_bytes: int = 64 * 1024 * 1024
 
 
@@ -76,7 +76,7 @@ class LeasesConfig:
     pools: tuple[Pool, ...] = ()
     #: How much a user may have.
     limits: LeaseLimits = attrs.field(factory=LeaseLimits)
-    #: How much of their history is kept.
+    #: How much of the history of leases is kept.
     history: LeaseHistoryConfig = attrs.field(factory=LeaseHistoryConfig)
     #: Users who may end the leases of others, besides root and the user of the daemon.
     operators: frozenset[int] = frozenset()
