@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pwd
-import re
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Iterator
@@ -182,5 +181,3 @@ def add_period_arguments(parser: ArgumentParser, before: str, since: str | None 
     parser.add_argument("--user", metavar="NAME|UID", type=uid_of, help=f"{before}leases of this user")
     parser.add_argument("--since", metavar="TIME", type=past, help=f"{before}from this time on{default}")
     parser.add_argument("--until", metavar="TIME", type=past, help=f"{before}until this time (default: now)")
-    # So that '--since -2h' has a value, and is not two options.
-    parser._negative_number_matcher = re.compile(r"^-\d")

@@ -79,6 +79,7 @@ def test_nobody_fills_the_history_with_labels_and_reasons_and_no_text_is_refused
     str(row).encode()
 
 
+ROW = HistoryRow("a", 0.0, "r", "d", 0, None, {}, "none", None, 10.0)
 TIMES = st.none() | st.floats(0.0, 1e9)
 TEXTS = st.none() | st.text(max_size=5)
 ROWS = st.builds(
@@ -111,8 +112,7 @@ def test_a_query_comes_out_of_parameters_as_it_went_in(query: HistoryQuery) -> N
 
 
 def test_a_device_is_held_until_now_its_end_or_the_last_sign_of_its_lease() -> None:
-    held = HistoryRow("a", 0.0, "r", "d", 0, None, {}, "none", None, 10.0)
-    assert held.seconds(25.0) == 15.0
-    assert held.seconds(5.0) == 0.0  # The clock was set back.
-    assert attrs.evolve(held, ended=18.0).seconds(25.0) == 8.0
-    assert attrs.evolve(held, ended=18.0, seen=12.0).seconds(25.0) == 2.0
+    assert ROW.seconds(25.0) == 15.0
+    assert ROW.seconds(5.0) == 0.0  # The clock was set back.
+    assert attrs.evolve(ROW, ended=18.0).seconds(25.0) == 8.0
+    assert attrs.evolve(ROW, ended=18.0, seen=12.0).seconds(25.0) == 2.0
