@@ -153,6 +153,7 @@ class LeaseHistory:
             self._wake.set()
             self._failed_tries += 1
             self._report.fail(str(error))
+            self._settled.unpark_all()
             return
         self._under_way = {}
         self._failed_tries = 0
@@ -183,8 +184,8 @@ class LeaseHistory:
         self._under_way = {}
 
     async def settle(self) -> None:
-        """Return once all is written that is known."""
-        while self._known.is_set() and (self._waiting or self._under_way):
+        """Return once all is written that is known, or a try to write has failed."""
+        while self._known.is_set() and not self._failed_tries and (self._waiting or self._under_way):
             self._hurry.set()
             await self._settled.park()
 

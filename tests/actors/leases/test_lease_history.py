@@ -238,6 +238,22 @@ async def test_a_reader_sees_what_was_granted_just_now(autojump_clock: object, s
         assert (usage.key, round(usage.seconds, 3), usage.leases) == (GPU, 36.0, 1)
 
 
+async def test_nobody_waits_for_a_store_that_fails(autojump_clock: object, store: FileHistory) -> None:
+    """Neither a reader, who gets the rows that are there, nor a stop."""
+    async with running(store) as node:
+        node.show(0, LeaseState.HELD)
+        await trio.sleep(1.0)
+        node.show(1, LeaseState.HELD)
+        store.problem = "the disk is full"
+        before = trio.current_time()
+        await node.history.settle()
+        await node.history.settle()
+        assert trio.current_time() - before < 0.01
+        store.problem = None
+        rows, _ = await node.history.rows(HistoryQuery(), None, 10)
+        assert [row.lease for row in rows] == ["job 0"]
+
+
 async def test_before_the_leases_are_known_no_row_is_closed(autojump_clock: object, store: FileHistory) -> None:
     async with running(store) as node:
         node.show(0, LeaseState.HELD)
