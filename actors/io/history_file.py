@@ -76,6 +76,8 @@ class HistoryFile:
             raise StateError(f"{self.path} cannot be used: {state_database.cause_of(error, self.path)}") from error
         except OSError as error:
             raise StateError(f"{self.path} cannot be used: {error.strerror}; repair it, or use --state") from error
+        except (ValueError, OverflowError) as error:  # Nothing in a file of the history may end the node.
+            raise StateError(f"{self.path} cannot be understood: {error}; remove it, and a new one begins") from error
         finally:
             if self._closed:
                 self._let_go()

@@ -78,6 +78,8 @@ class LeaseHistory:
         self._wake = trio.Event()
         self._hurry = trio.Event()
         self._settled = trio.lowlevel.ParkingLot()
+        #: Held by a reader, so that a write waits for one read at most, however many ask.
+        self._reading = trio.Semaphore(1)
         self._failed_tries = 0
         self._report = StoreReport(log, "the history of leases cannot be kept", "the history of leases is kept again")
 
@@ -224,7 +226,8 @@ class LeaseHistory:
 
     async def _read(self, read: Callable[[HistoryDatabase], T]) -> T:
         with trio.move_on_after(DEADLINE):
-            return await self._store.call(read)
+            async with self._reading:
+                return await self._store.call(read)
         raise StateError(f"the history was not read within {DEADLINE:g} s: ask for less of it, with --since")
 
     def close(self) -> None:

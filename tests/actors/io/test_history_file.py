@@ -97,6 +97,14 @@ async def test_a_file_that_is_found_to_be_damaged_while_it_is_used_is_set_aside(
         assert (file.set_aside, len(log.events)) == (1, 1)
 
 
+async def test_a_row_that_cannot_be_understood_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with opened(tmp_path) as file:
+        await write(file)
+        await file.call(lambda database: database._database.execute("UPDATE held SET labels = 'x'"))
+        with pytest.raises(StateError, match=r"history\.db cannot be understood: .*; remove it, and a new one begins"):
+            await rows(file)
+
+
 async def test_the_file_of_a_newer_version_is_set_aside(tmp_path: Path) -> None:
     with opened(tmp_path) as file:
         await write(file)

@@ -30,11 +30,19 @@ class FileHistory:
     set_aside: int = 0
     #: How many accesses there were.
     calls: int = 0
+    #: How many are under way, and how many were at most.
+    under_way: int = 0
+    most_under_way: int = 0
     _database: HistoryDatabase | None = None
 
     async def call(self, do: Callable[[HistoryDatabase], T]) -> T:
         self.calls += 1
-        await trio.sleep(self.takes)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await trio.sleep(self.takes)
+        finally:
+            self.under_way -= 1
         if self.problem is not None:
             raise StateError(self.problem)
         if self._database is None:

@@ -14,6 +14,7 @@ from plugind.actors.io.history_database import BEGINS, REBOOTED, UNSEEN
 from plugind.actors.leases import history
 from plugind.actors.leases.history import LeaseHistory
 from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.protocol.errors import StateError
 from plugind.protocol.leases.history import Gap, HistoryQuery, HistoryRow
 from plugind.protocol.leases.replies import HistoryLosses
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
@@ -236,6 +237,28 @@ async def test_a_reader_sees_what_was_granted_just_now(autojump_clock: object, s
         await trio.sleep(36.0)
         (usage,) = await node.history.usage("resource", HistoryQuery(), 10)
         assert (usage.key, round(usage.seconds, 3), usage.leases) == (GPU, 36.0, 1)
+
+
+async def test_a_write_waits_for_one_reader_at_most(autojump_clock: object, store: FileHistory) -> None:
+    """Each has its turn, and those who wait for too long are told so."""
+    answered: list[float] = []
+    refused: list[str] = []
+    async with running(store) as node:
+        await trio.sleep(1.0)
+        store.takes, store.most_under_way = 2.0, 0
+
+        async def read() -> None:
+            try:
+                await node.history.gaps(HistoryQuery())
+                answered.append(trio.current_time())
+            except StateError as error:
+                refused.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(read)
+        assert (answered, store.most_under_way) == ([3.0, 5.0], 1)
+        assert [text.partition(":")[0] for text in refused] == ["the history was not read within 5 s"] * 2
 
 
 async def test_nobody_waits_for_a_store_that_fails(autojump_clock: object, store: FileHistory) -> None:
