@@ -226,9 +226,24 @@ def test_the_last_room_of_the_disk_is_left_to_the_state(tmp_path: Path, monkeypa
         HistoryDatabase(str(other), LeaseHistoryConfig(), "a boot")
 
 
+def test_before_it_is_told_what_is_held_nothing_is_written(database: HistoryDatabase) -> None:
+    new = HistoryDatabase(":memory:", LeaseHistoryConfig(), "a boot")
+    assert not new.write([granted("a", {GPU: ("gpu-0",)}, 0.0)], 1.0)
+    assert names(new, HistoryQuery()) == []
+    new.close()
+    assert database.write([], 1.0)
+
+
 def test_a_new_history_says_when_it_begins(database: HistoryDatabase) -> None:
     database.begin([], [], Gap(5.0, 6.0, 2, "why"), 7.0)
     begins = Gap(None, 0.0, None, BEGINS)
     assert database.gaps(HistoryQuery()) == [begins, Gap(5.0, 6.0, 2, "why")]
     assert database.gaps(HistoryQuery(until=4.0)) == [begins]
     assert database.gaps(HistoryQuery(since=6.5)) == []
+
+
+def test_there_is_a_most_of_gaps(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_database, "_MOST_GAPS", 3)
+    for number in range(5):
+        database.begin([], [], Gap(float(number), number + 0.5, 1, "why"), 9.0)
+    assert [gap.since for gap in database.gaps(HistoryQuery())] == [2.0, 3.0, 4.0]
