@@ -18,10 +18,11 @@ from plugind.protocol.errors import StateError
 from plugind.protocol.leases.history import Gap, HistoryQuery, HistoryRow
 from plugind.protocol.leases.replies import HistoryLosses
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
-from plugind.protocol.logs.lines import SILENT
+from plugind.protocol.logs.lines import SILENT, Level, Logger
 from plugind.protocol.plugins.devices import Device
 from plugind.testing import FakePlugin, SimulatedNode
 from plugind.tests.actors.leases.history_stores import FileHistory
+from plugind.tests.actors.status.bench import RecordingLogger
 
 GPU = "vendor.com/gpu"
 
@@ -176,8 +177,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(store: FileHistory) -> AsyncIterator[Running]:
-    made = LeaseHistory(store, lambda: 1000.0 + trio.current_time(), SILENT)
+async def running(store: FileHistory, log: Logger = SILENT) -> AsyncIterator[Running]:
+    made = LeaseHistory(store, lambda: 1000.0 + trio.current_time(), log)
     made.keep(())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
@@ -237,6 +238,25 @@ async def test_a_reader_sees_what_was_granted_just_now(autojump_clock: object, s
         await trio.sleep(36.0)
         (usage,) = await node.history.usage("resource", HistoryQuery(), 10)
         assert (usage.key, round(usage.seconds, 3), usage.leases) == (GPU, 36.0, 1)
+
+
+async def test_a_write_that_is_late_is_logged_and_so_is_its_end(autojump_clock: object, store: FileHistory) -> None:
+    log = RecordingLogger()
+    async with running(store, log) as node:
+        await trio.sleep(1.0)
+        store.takes = 20.0
+        node.show(0, LeaseState.HELD)
+        await trio.sleep(history.GATHERING + history.DEADLINE - 0.01)
+        assert log.events == []
+        await trio.sleep(0.02)
+        (late,) = log.events
+        assert late == (
+            Level.WARNING,
+            "the history of leases cannot be kept",
+            {"reason": "it was not written within 5 s"},
+        )
+        await trio.sleep(20.0)
+        assert log.events[1:] == [(Level.INFO, "the history of leases is kept again", {})]
 
 
 async def test_a_write_waits_for_one_reader_at_most(autojump_clock: object, store: FileHistory) -> None:
