@@ -21,7 +21,6 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.http.on_trio import ask
 from plugind.tests.actors.status.page.events import Browser, Chunks
 from plugind.tests.actors.status.page.stand_in import standing_in
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, SOON, daemon, plugin_process, run
@@ -221,8 +220,10 @@ async def test_at_a_unix_socket_the_page_replaces_one_that_nobody_serves_and_not
             assert started.process.stdout is not None
             with trio.fail_after(DEADLINE):
                 assert await started.process.stdout.receive_some() == f"{path}\n".encode()
-            async with ask(str(path), "GET", "/plugin?socket=a", timeout=DEADLINE) as reply:
-                assert reply.status == 404
+            with trio.fail_after(DEADLINE):
+                async with await trio.open_unix_socket(str(path)) as stream:
+                    await stream.send_all(b"GET /plugin?socket=a HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                    assert (await stream.receive_some()).startswith(b"HTTP/1.1 404 ")
             second = partial(run, "page", "--socket", str(path), status=stand_in.path)
             done = await trio.to_thread.run_sync(second)
             said = f"plugind: cannot listen at {path}: another process listens there\n"
