@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .leases.replies import Problem
+    from .leases.replies import LimitMet, Problem
     from .leases.values import Lease
 
 
@@ -63,11 +63,15 @@ class StateError(Exception):
 class AllocationError(Exception):
     """There is no lease; the text says why."""
 
-    def __init__(self, problem: Problem, text: str, holders: tuple[Lease, ...] = ()) -> None:
+    def __init__(
+        self, problem: Problem, text: str, holders: tuple[Lease, ...] = (), limit: LimitMet | None = None
+    ) -> None:
         super().__init__(text)
         self.problem = problem
         #: The leases that hold what was asked for.
         self.holders = holders
+        #: The limit of the user that was met, if one was.
+        self.limit = limit
 
 
 class IllegalStepError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...protocol.leases.replies import Failure, Problem
+from ...protocol.leases.replies import Failure, LimitMet, Problem
 from ...protocol.leases.values import Lease
 from ...protocol.text import escaped
 from .reaching import why_unreachable
@@ -62,6 +62,8 @@ class LeaseFailedError(ClientError):
         self.problem: Problem = failure.problem
         #: The leases that hold what was asked for.
         self.holders: tuple[Lease, ...] = failure.holders
+        #: The limit of the user that was met, if one was.
+        self.limit: LimitMet | None = failure.limit
 
 
 class LeaseLostError(ClientError):

@@ -98,5 +98,5 @@ class LeaseCalls:
 
 def _checked(answer: T | Failure) -> T:
     if isinstance(answer, Failure):
-        raise AllocationError(answer.problem, answer.text, answer.holders)
+        raise AllocationError(answer.problem, answer.text, answer.holders, answer.limit)
     return answer
