@@ -249,7 +249,7 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "who is held back is overtaken by its user": lambda: _forget_what_users_want(),
     "a longest time ends nothing": lambda: patch.object(Book, "_judge_longest", _nothing),
     "a renewal outlasts the longest time": lambda: _renew_without_end(),
-    "a restart forgets longest times": lambda: patch.object(Book, "_bound_longest", _nothing),
+    "the end of a longest time is not noted": lambda: patch.object(Book, "_bound_longest", _nothing),
 }
 
 

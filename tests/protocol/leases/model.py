@@ -425,6 +425,7 @@ class Model:
         assert granted or not yielded, f"{yielded} ended for nobody"
         self.in_grace -= gone
         self.until = {lease_id: until for lease_id, until in self.until.items() if lease_id not in gone}
+        self.longest = {lease_id: until for lease_id, until in self.longest.items() if lease_id not in gone}
         if not self.withheld:
             self.supply.check_line({lease.id for lease in leases if lease.id in self.in_grace})
         assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"
