@@ -44,7 +44,7 @@ if _typing.TYPE_CHECKING:
     from .actors.client.sync import SyncClient, SyncWatch
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.drains import Drain, DrainTarget
-    from .protocol.leases.replies import Problem
+    from .protocol.leases.replies import LimitMet, Problem
     from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
@@ -69,6 +69,7 @@ __all__ = [
     "LeaseFailedError",
     "LeaseLostError",
     "LeaseState",
+    "LimitMet",
     "Mount",
     "NoDaemonError",
     "Node",
@@ -101,7 +102,7 @@ if not _typing.TYPE_CHECKING:
         ".actors.client.sync": "SyncClient SyncWatch",
         ".protocol.handlers.remote": "AskKind Instance RoleTold",
         ".protocol.leases.drains": "Drain DrainTarget",
-        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.replies": "LimitMet Problem",
         ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
         ".protocol.messages.reconciler": "RetryAnswer",
         ".protocol.plugins.devices": "DeviceStatus ResourceState ResourceStatus",
