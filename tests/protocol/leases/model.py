@@ -144,8 +144,8 @@ class Model:
         self.supply.drained = {target: until for target, until in drained if until is None or until > self.wall()}
         self.take(lambda: self.book.pass_time(self.now))
         assert self.book.next_end > self.now
-        for lease in self.leases:
-            self.check_longest(lease)
+        for each in self.leases:
+            self.check_longest(each)
         for lease, until in bounded.items():
             found = self.book.find(lease)
             if longest.get(lease, math.inf) <= self.now * 1e9:
