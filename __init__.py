@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         PreparedDevice,
     )
     from .protocol.health.checks import Checked, HealthChecks
-    from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
     from .protocol.leases.replies import LeaseFailedError, LimitMet, Problem
@@ -75,6 +75,7 @@ __all__ = [
     "LaggedError",
     "Lease",
     "LeaseFailedError",
+    "LeaseHistoryConfig",
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
@@ -125,7 +126,7 @@ if not TYPE_CHECKING:
             DRAAnswerError DRACallError DRAClaim DRAClaimError DRADriverUnknownError DRAError PreparedDevice
         """,
         ".protocol.health.checks": "Checked HealthChecks",
-        ".protocol.leases.config": "LeaseLimits LeaseUsers LeasesConfig",
+        ".protocol.leases.config": "LeaseHistoryConfig LeaseLimits LeaseUsers LeasesConfig",
         ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.mapped": "ResourceConfig",
         ".protocol.leases.replies": "LeaseFailedError LimitMet Problem",

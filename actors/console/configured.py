@@ -17,7 +17,7 @@ from ...protocol.errors import ConfigError
 from ...protocol.handlers.csi import CSIConfig
 from ...protocol.handlers.dra import DRAConfig
 from ...protocol.health.checks import HealthChecks
-from ...protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+from ...protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
 from ...protocol.leases.mapped import ResourceConfig
 from ...protocol.leases.values import Pool, UserLimits
 from ...protocol.logs.limits import LogLimits
@@ -258,14 +258,15 @@ def _log_limits(values: Mapping[str, Any]) -> LogLimits | None:
 
 def _leases(given: Mapping[str, Given]) -> LeasesConfig:
     """Return the configuration of leases, with uids instead of names."""
-    defaults = LeasesConfig()
+    defaults, values = LeasesConfig(), {key: setting.value for key, setting in given.items()}
     return LeasesConfig(
         users=LeaseUsers(
             _resolved(given.get("leases.users.uids"), uids_of, frozenset()),
             _resolved(given.get("leases.users.group"), gid_of, None),
         ),
         pools=_pools_of(given.get("leases.pools")),
-        limits=LeaseLimits(**_part("leases.limits", {key: setting.value for key, setting in given.items()})),
+        limits=LeaseLimits(**_part("leases.limits", values)),
+        history=LeaseHistoryConfig(**_part("leases.history", values)),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
         permitted=_resolved(given.get("leases.permitted"), tuple, ()),
         # A daemon without its leases would give the same devices to others after a restart.

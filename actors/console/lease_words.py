@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pwd
 import time
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import assert_never
 
+from ...protocol.leases.asked_json import MAX_UID
 from ...protocol.leases.values import (
     ConnectionOwner,
     ContainerOwner,
@@ -19,6 +21,7 @@ from ...protocol.leases.values import (
 )
 from ...protocol.text import escaped
 from .phrases import by_the_clock, duration, time_of_day
+from .times import past
 
 
 def holder_lines(leases: Iterable[Lease]) -> Iterator[str]:
@@ -180,3 +183,21 @@ def user(uid: int) -> str:
         return escaped(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
         return f"user {uid}"
+
+
+def uid_of(text: str) -> int:
+    """Return the uid of a user on the command line: a name or a uid."""
+    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_UID:
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise ArgumentTypeError(f"there is no user {text!r}: give a name or a uid") from None
+
+
+def add_period_arguments(parser: ArgumentParser, before: str, since: str | None = None) -> None:
+    """Add ``--user``, ``--since`` and ``--until`` of the history; ``since`` is the default."""
+    default = "" if since is None else f" (default: {since})"
+    parser.add_argument("--user", metavar="NAME|UID", type=uid_of, help=f"{before}leases of this user")
+    parser.add_argument("--since", metavar="TIME", type=past, help=f"{before}from this time on{default}")
+    parser.add_argument("--until", metavar="TIME", type=past, help=f"{before}until this time (default: now)")

@@ -70,6 +70,8 @@ class HttpRequest:
     authorization: str | None = None
     #: In which version of the status socket the client is answered.
     version: int = 1
+    #: Whether the client may not see what is of other users: it is a guest of no kind that sees everything.
+    own_only: bool = False
 
 
 @value
@@ -128,6 +130,8 @@ class Guests:
     may: Callable[[HttpRequest], bool] = lambda _: False
     #: What the answer says if not.
     refusal: str = "guests may not ask that"
+    #: Whether they see what is of other users.
+    sees_all: bool = False
 
     def include(self, connection: trio.socket.SocketType, peer: Credentials) -> bool:
         """Whether the process at the other end is one of them."""
@@ -233,6 +237,8 @@ class _Admission:
 
     async def _serve(self, connection: Connection, kinds: Sequence[Guests]) -> None:
         async def answer(request: HttpRequest) -> HttpResponse:
+            if kinds and not any(kind.sees_all for kind in kinds):
+                request = attrs.evolve(request, own_only=True)
             return self._refusal(connection, kinds, request) or await self._handler(request)
 
         try:

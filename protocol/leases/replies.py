@@ -116,6 +116,16 @@ class Released:
 
 
 @value
+class HistoryLosses:
+    """What is missing in the history of leases."""
+
+    #: Leases that have ended and could not be written.
+    leases: int = 0
+    #: Files that were set aside.
+    files: int = 0
+
+
+@value
 class LeasesSnapshot:
     """All leases at one moment: first those that have devices, ordered by id, then those in line, in its order."""
 
@@ -142,6 +152,8 @@ class LeasesSnapshot:
     #: Likewise: whether leases cannot be kept over a restart now, and how many reads and writes of them have failed.
     state_fails: bool = False
     state_failures: int = 0
+    #: Likewise: what is missing in the history; None if none is kept.
+    history_losses: HistoryLosses | None = None
 
 
 @value

@@ -75,6 +75,11 @@ _KINDS: Mapping[type[Owner], str] = {
 }
 
 
+def kind_of(owner: Owner) -> str:
+    """Return the word for the kind of an owner."""
+    return _KINDS[type(owner)]
+
+
 def row_of(lease: Lease, boot_id: str) -> LeaseRow:
     """Return the row of a lease that is written in the boot ``boot_id``."""
     if lease.state not in STATES:
@@ -88,7 +93,7 @@ def row_of(lease: Lease, boot_id: str) -> LeaseRow:
         label=_json(dict(lease.request.labels)),
         request=_json(_json_of_request(lease)),
         state=lease.state.value,
-        owner_kind=_KINDS[type(owner)],
+        owner_kind=kind_of(owner),
         pid=process.pid if process else None,
         start_ticks=process.start_ticks if process else None,
         boot_id=process.boot_id if process else boot_id,
