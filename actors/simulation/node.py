@@ -71,6 +71,7 @@ from ..logs.lines import STANDARD, logger_of
 from ..messaging.mailbox import Inbox
 from ..node.node import Node
 from ..node.ports import NodeState, Ports
+from ..registration.notices import MemoryNoticeStore
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .device_nodes import MemoryNodes
@@ -190,10 +191,11 @@ class SimulatedNode:
         )
         #: The device nodes of the machine, for static devices.
         self.device_nodes = MemoryNodes()
-        #: What survives the daemon: the known resources, the leases, and the files for container engines.
+        #: What survives the daemon: the known resources, the leases, the files for container engines, the notices.
         self.store = MemoryStore()
         self.lease_store = MemoryLeaseStore(lasting=True)
         self.cdi_store = MemoryCdiStore()
+        self.notice_store = MemoryNoticeStore()
         #: The processes that can own leases, one of which is this program, and the clock of the boot.
         self.owners = self.network.owners
         self.owners.start(os.getpid())
@@ -330,7 +332,8 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
-            state=lambda _config, _log: NodeState(self.store, self.lease_store),
+            state=lambda _config, _log: NodeState(self.store, self.lease_store, self.notice_store),
+            process_of=self.owners.find,
             leases=self._lease_ports,
             nodes=lambda: self.device_nodes,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,

@@ -81,7 +81,8 @@ class Config:
     Raises:
       ConfigError: if a field has another type, ``rescan`` is not a finite number above 0, ``max_instances`` is less
         than 1, no plugin can have an expected name, no resource can have the name of expected devices, or a node that
-        only observes is to serve device plugins or leases, to expect devices or to keep a state.
+        only observes is to serve device plugins or leases, to expect devices or to keep a state, or ``renotify`` is
+        False without a state.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -111,6 +112,9 @@ class Config:
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
+    #: Whether to notify registered plugins again after a restart. With False a plugin is not notified if its info, its
+    #: socket and the process that listens are those of its last notification; the state directory has these.
+    renotify: bool = True
     #: Whether to observe only, beside a kubelet that registers the plugins: they are asked for their info and health,
     #: and are told nothing. No root is made or locked.
     observe: bool = False
@@ -173,6 +177,10 @@ class Config:
     seed: int | None = None
 
     def __attrs_post_init__(self) -> None:
+        if not self.renotify and self.state is None:
+            raise ConfigError(
+                "renotify = false needs a state directory, which says who was notified: name one with --state DIR"
+            )
         if not self.observe:
             return
         if self.device_plugins is not None:
