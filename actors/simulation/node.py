@@ -333,7 +333,7 @@ class SimulatedNode:
             lambda _trust: self.users,
             network.dial_slots,
             state=lambda _config, _log: NodeState(self.store, self.lease_store, self.notice_store),
-            process_of=self.owners.find,
+            process_of=network.owners.find,
             leases=self._lease_ports,
             nodes=lambda: self.device_nodes,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
