@@ -45,7 +45,7 @@ from ...protocol.plugins.devices import DevicesSnapshot
 from ...protocol.plugins.info import CSI, DRA
 from ...protocol.plugins.status import PluginCounts, StateName
 from ...protocol.registration.lives import Lives
-from ...protocol.settings.config import Config, Root
+from ...protocol.settings.config import Config, Root, check_renotify
 from ...protocol.values import value
 from ...protocol.world.effects import HandlerRetired, StartRegistration
 from ..devices.unit import Devices, StaticUnit
@@ -129,6 +129,7 @@ class Node:
         """
         self.status_socket = status_config.socket
         check_places(config, self.status_socket)
+        check_renotify(config)
         limits = config.log_limits
         self._limited = None if limits is None else LimitedLog(log, limits)
         self._log: Logger = self._limited or log

@@ -81,8 +81,7 @@ class Config:
     Raises:
       ConfigError: if a field has another type, ``rescan`` is not a finite number above 0, ``max_instances`` is less
         than 1, no plugin can have an expected name, no resource can have the name of expected devices, or a node that
-        only observes is to serve device plugins or leases, to expect devices or to keep a state, or ``renotify`` is
-        False without a state.
+        only observes is to serve device plugins or leases, to expect devices or to keep a state.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -177,10 +176,6 @@ class Config:
     seed: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        if not self.renotify and self.state is None:
-            raise ConfigError(
-                "renotify = false needs a state directory, which says who was notified: name one with --state DIR"
-            )
         if not self.observe:
             return
         if self.device_plugins is not None:
@@ -243,3 +238,13 @@ def check_roots(roots: tuple[Root, ...]) -> None:
             raise ConfigError(f"the root {root.path} is named twice: name it once")
         if (other.path + "/").startswith(root.path.rstrip("/") + "/"):
             raise ConfigError(f"the root {other.path} lies in the root {root.path}: name one of them")
+
+
+def check_renotify(config: Config) -> None:
+    """Check that a node that does not notify plugins again has a place that says who was notified.
+
+    Raises:
+      ConfigError: if it has none.
+    """
+    if not config.renotify and config.state is None:
+        raise ConfigError("renotify = false needs a state, which says who was notified: name a directory with --state")

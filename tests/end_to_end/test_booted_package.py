@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,8 +44,19 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     control, configuration = files / "DEBIAN/control", files / CONFIGURATION.lstrip("/")
     control.write_text(control.read_text().replace(f"Version: {__version__}-", f"Version: {__version__}-next"))
     configuration.write_text(configuration.read_text() + NEW_LINE)
+    _rename_a_module(files / "usr/lib/plugind")
     run("dpkg-deb", "--root-owner-group", "-Znone", "--build", files, directory / "next.deb")
     return directory
+
+
+def _rename_a_module(library: Path) -> None:
+    """Rename a module that all others import, as a later version may: a mixture of both versions cannot run."""
+    (library / "plugind/protocol/text.py").rename(library / "plugind/protocol/words_of_next.py")
+    for module in (library / "plugind").rglob("*.py"):
+        text = module.read_text()
+        renamed = re.sub(r"^( *from \.[.\w]*)\btext import", r"\1words_of_next import", text, flags=re.MULTILINE)
+        if renamed != text:
+            module.write_text(renamed)
 
 
 def run(*command: str | Path) -> None:
@@ -165,6 +180,110 @@ def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_st
     assert node.machine.show("plugind", "MainPID") != before
     node.run("plugind", "wait", NAME, "--timeout", "60")
     assert node.machine.show("red", "MainPID") == plugin
+
+
+GPU = "example.com/gpu"
+#: Runs commands again and again until there is a file ``stop``. It keeps their exit codes, and what failed ones say.
+LOAD = f"""
+again() {{
+  name=$1
+  shift
+  while [ ! -e stop ]; do
+    code=0
+    "$@" >/dev/null 2>"$name.err" || code=$?
+    echo $code >>"$name.codes"
+    [ $code = 0 ] || cat "$name.err" >>"$name.failed"
+    sleep 0.2
+  done
+}}
+again allocate plugind allocate {GPU}=1 -- true &
+again wait plugind allocate {GPU}=1 --wait 60 -- true &
+again ls plugind ls &
+again watch plugind watch &
+wait
+"""
+#: Plugins that appear at once in one process, and write how often each is notified.
+STORM_SIZE = 200
+STORM = f"""
+import os, sys
+sys.path.insert(0, os.path.realpath("/usr/lib/plugind.versions/current"))
+from collections import Counter
+from functools import partial
+import trio
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.actors.simulation.plugins import FakePlugin
+
+told = Counter()
+
+def note(name, call):
+    if call.registered is not None:
+        told[name] += 1
+        with open("told.new", "w") as file:
+            file.write(" ".join(map(str, sorted(told.values()))))
+        os.rename("told.new", "told")
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        for number in range({STORM_SIZE}):
+            name = f"storm-{{number}}.example.com"
+            spec = FakeSpec(f"{ROOT}/storm-{{number}}.sock", FakePlugin("CSIPlugin", name))
+            await nursery.start(partial(run_fake, spec, on_call=partial(note, name)))
+
+trio.run(main)
+"""
+
+
+def codes(node: Node, command: str) -> Counter[int]:
+    """Return how often a command of the load has ended with each code."""
+    return Counter(map(int, node.run("cat", f"/load/{command}.codes").split()))
+
+
+def install(node: Node, package: str) -> float:
+    """Install a package; return the seconds for which the service did not run."""
+    node.machine.run("dpkg", "--force-confold", "--install", package, timeout=300)
+    times = [int(node.machine.show("plugind", f"{name}TimestampMonotonic")) for name in ("ActiveExit", "ActiveEnter")]
+    return (times[1] - times[0]) / 1e6
+
+
+def test_an_upgrade_and_the_way_back_lose_no_lease_and_no_command_that_waits(node: Node) -> None:
+    """Commands, a watch and a storm of plugins run meanwhile; each plugin is notified once, as it is configured."""
+    node.run("mkdir", "-p", "/etc/systemd/system/plugind.service.d")
+    node.run("ln", "-s", "/usr/share/plugind/plugind.service.d/leases.conf", "/etc/systemd/system/plugind.service.d/")
+    node.machine.write("/etc/plugind/plugind.toml.d/test.toml", 'state = "/var/lib/plugind"\nrenotify = false\n')
+    node.run("systemctl", "daemon-reload")
+    node.start()
+    devices = [f"--device=gpu-{number}=/dev/null" for number in range(8)]
+    gpu = ("fake", f"--socket={ROOT}/gpu.sock", "--type=DevicePlugin", f"--name={GPU}", "--version=v1beta1", *devices)
+    node.run("systemd-run", "--unit=gpu", "/usr/bin/plugind", *gpu)
+    node.run("plugind", "wait", "--resource", f"{GPU}=8", "--timeout", "60")
+    node.run("plugind", "allocate", f"{GPU}=2", "--id", "kept", "--until-release")
+    node.machine.write("/load/load.sh", LOAD)
+    node.machine.write("/load/storm.py", STORM)
+    for unit, command in (("load", ("sh", "load.sh")), ("storm", ("python3", "-I", "storm.py"))):
+        node.run("systemd-run", f"--unit={unit}", "--nice=10", "--working-directory=/load", *command)
+    gaps = [install(node, package) for package in (NEXT, FIRST)]
+    node.run("plugind", "wait", "--resource", f"{GPU}=8", "--timeout", "60")
+    listed = ("plugind", "ls", "--state", "registered", "-o", "name")
+    node.machine.until(lambda: node.run(*listed).count("\n") == STORM_SIZE + 2, lambda: node.run(*listed))
+    node.run("touch", "/load/stop")
+    node.run("systemctl", "restart", "plugind")  # It ends the watch.
+    node.machine.until(lambda: node.machine.show("load", "ActiveState") == "inactive")
+    found = {command: codes(node, command) for command in ("allocate", "wait", "ls", "watch")}
+    figures = [f"down for {gaps[0]:.1f} and {gaps[1]:.1f} s", *(f"{name} {dict(of)}" for name, of in found.items())]
+    sys.stdout.write("; ".join(figures) + "\n")
+    said = node.run("sh", "-c", "cat /load/*.failed")
+    assert "Traceback" not in said, said
+    assert {name: {*of} for name, of in found.items()} == {
+        "allocate": {0, 125},
+        "wait": {0},
+        "ls": {0, 69},
+        "watch": {69},
+    }, said
+    leases = json.loads(node.run("plugind", "leases", "-o", "json"))["leases"]
+    assert [(lease["id"], lease["state"]) for lease in leases] == [("kept", "held")]
+    node.machine.until(
+        lambda: node.run("cat", "/load/told").split() == ["1"] * STORM_SIZE, lambda: node.run("cat", "/load/told")
+    )
 
 
 def test_an_upgrade_replaces_a_configuration_that_nobody_changed_and_starts_no_daemon(node: Node) -> None:

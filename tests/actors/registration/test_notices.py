@@ -14,6 +14,7 @@ from plugind.protocol.errors import ConfigError, PluginError, StateError
 from plugind.protocol.registration.following import NOT_TOLD_AGAIN
 from plugind.protocol.registration.notices import NoticesByPath
 from plugind.protocol.settings.config import Config
+from plugind.supervisor import Supervisor
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.registration.timelines import asks, notified, red, shown
 
@@ -280,5 +281,5 @@ async def test_a_start_does_not_wait_for_a_disk_that_hangs(
 
 
 def test_not_to_notify_again_needs_a_place_that_says_who_was_notified() -> None:
-    with pytest.raises(ConfigError, match="needs a state directory"):
-        Config(renotify=False)
+    with pytest.raises(ConfigError, match="needs a state"):
+        Supervisor(Config(renotify=False))
