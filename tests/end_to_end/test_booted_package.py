@@ -28,6 +28,8 @@ CONFIGURATION = "/etc/plugind/plugind.toml"
 ROOT = "/var/lib/kubelet/plugins_registry"
 NAME = "red.example.com"
 FIRST, NEXT = "/packages/first.deb", "/packages/next.deb"
+#: Seconds for dpkg, which compiles all modules, on a busy machine.
+INSTALLING = 300.0
 #: A line that only the configuration file of the next package has.
 NEW_LINE = "# The next package says more.\n"
 
@@ -92,7 +94,7 @@ class Node:
 @pytest.fixture
 def node(packages: Path, tmp_path: Path) -> Iterator[Node]:
     with booted(tmp_path / "console", {"/packages": packages}) as machine:
-        machine.run("dpkg", "--install", FIRST)
+        machine.run("dpkg", "--install", FIRST, timeout=INSTALLING)
         yield Node(machine)
 
 
@@ -240,7 +242,7 @@ def codes(node: Node, command: str) -> Counter[int]:
 
 def install(node: Node, package: str) -> float:
     """Install a package; return the seconds for which the service did not run."""
-    node.machine.run("dpkg", "--force-confold", "--install", package, timeout=300)
+    node.machine.run("dpkg", "--force-confold", "--install", package, timeout=INSTALLING)
     times = [int(node.machine.show("plugind", f"{name}TimestampMonotonic")) for name in ("ActiveExit", "ActiveEnter")]
     return (times[1] - times[0]) / 1e6
 
