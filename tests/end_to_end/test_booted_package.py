@@ -254,9 +254,8 @@ def test_an_upgrade_and_the_way_back_lose_no_lease_and_no_command_that_waits(nod
     node.machine.write("/etc/plugind/plugind.toml.d/test.toml", 'state = "/var/lib/plugind"\nrenotify = false\n')
     node.run("systemctl", "daemon-reload")
     node.start()
-    devices = [f"--device=gpu-{number}=/dev/null" for number in range(8)]
-    gpu = ("fake", f"--socket={ROOT}/gpu.sock", "--type=DevicePlugin", f"--name={GPU}", "--version=v1beta1", *devices)
-    node.run("systemd-run", "--unit=gpu", "/usr/bin/plugind", *gpu)
+    gpu = ("fake", f"--socket={ROOT}/gpu.sock", "--type=DevicePlugin", f"--name={GPU}", "--version=v1beta1")
+    node.run("systemd-run", "--unit=gpu", "/usr/bin/plugind", *gpu, "--devices=8", "--same-paths")
     node.run("plugind", "wait", "--resource", f"{GPU}=8", "--timeout", "60")
     node.run("plugind", "allocate", f"{GPU}=2", "--id", "kept", "--until-release")
     node.machine.write("/load/load.sh", LOAD)

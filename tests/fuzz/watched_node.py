@@ -201,11 +201,11 @@ class WatchedNode(SimulatedNode):
             self.turns,
             self.root,
         )
-        disk = self.notice_store = NoticeDisk()
+        self.notice_store: NoticeDisk = NoticeDisk()
         #: What checks who is notified after a restart, in the scripts that leave out notifications.
         self.notices: NoticeOracle | None = None
         if not config.renotify:
-            self.notices = NoticeOracle(trace.violated, [*map(self.path, SOCKETS)], self.network, disk)
+            self.notices = NoticeOracle(trace.violated, [*map(self.path, SOCKETS)], self.network, self.notice_store)
         oracle.steps = self
         #: What checks that the devices are shown that plugins have listed.
         self.devices = DeviceOracle(trace.violated)
