@@ -360,10 +360,11 @@ class Tries(Mail):
         return await self._notify()
 
     async def _notify(self) -> Next:
-        notices, notice, path = self._config.notices, self._notice(), self._socket.path
+        notices, path = self._config.notices, self._socket.path
+        notice = None if notices is None else self._notice()
         is_told = notices is not None and notice is not None and notices.has(path, notice)
         if is_told:
-            self._operation = None
+            self._operation = None  # The call is left out, and is not counted.
         else:
             try:
                 await self.conversation.notify()
@@ -377,9 +378,9 @@ class Tries(Mail):
         return NOT_TOLD_AGAIN if is_told else REST
 
     def _notice(self) -> Notice | None:
-        """Return what a notification says to whom; None if that cannot be known, or is not kept."""
+        """Return what a notification says to whom; None if that cannot be known."""
         info, peer = self._info, self.conversation.peer
-        if self._config.notices is None or info is None or info.called or peer is None:
+        if info is None or info.called or peer is None:
             return None
         try:
             process = self._config.process_of(peer.pid)
