@@ -29,6 +29,7 @@ from ...protocol.settings.config import (
     DevicePluginDirectory,
     Root,
     Timeouts,
+    check_renotify,
     check_roots,
     device_plugins_beside,
 )
@@ -82,8 +83,10 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     if problems:
         raise SettingsError(problems)
     values = {key: setting.value for key, setting in given.items()}
+    config = _config(given, values, environment)
+    check_renotify(config)
     return Configured(
-        config=_config(given, values, environment),
+        config=config,
         status=values.get("status") or default_status_path(),
         status_group=_resolved(given.get("status_group"), gid_of, None),
         metrics_path_labels=values.get("metrics_path_labels", False),

@@ -192,6 +192,9 @@ class _Simulation:
             intensity=intensity,
             deregister_not_serving=seed % 8 == 5,
             trust=Trust(TRUSTED),
+            # In every third script a restart leaves out the notifications of plugins that were told the same before.
+            renotify=seed % 3 != 1,
+            state="/state",
             # Where lives count as short, hardly any socket is dialed at once: so they do in every seventh script.
             stable_after=10.0 if seed % 7 == 6 else 0.0,
             endpoint_directories=(ROOT, DRIVERS),
