@@ -33,6 +33,7 @@ GROUPS = {
         "devices": "list the devices",
         "leases": "list the leases",
         "describe": "tell all about a plugin",
+        "inventory": "print plugins, devices and holders as one document",
         "watch": "print changes as they happen",
         "page": "show plugins, devices and leases in a browser",
         "wait": "wait until plugins are registered, or devices are there",

@@ -102,7 +102,7 @@ class LeaseConnections:
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
 
     def wait_for_text(self, ask: Ask, *, keep: bool) -> HttpResponse:
-        """Answer with the variables of the lease when it is held; one that cannot be said so ends, unless to ``keep``."""
+        """Answer with the variables of the lease when it is held; one without such a form ends, unless to ``keep``."""
 
         def variables(lease: Lease) -> HttpResponse:
             try:

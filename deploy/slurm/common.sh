@@ -94,11 +94,15 @@ form='^slurm:[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+:[0-9]+:[0-9]+:[0-9]+:[A-Za-z0-9_.-]
 # Only those count that the user of this part has taken, which is root, and whose ids have the form above. The ids of all
 # others are any text: they are named, and left alone.
 leases() {
-  if quick "$1"; then listed=$(http GET "/v1/leases?prefix=$1"); else listed=$(ask leases --prefix "$1"); fi || return
-  # curl is told the kind of the owner and the uid, and plugind says them in its own words.
-  printf '%s\n' "$listed" | awk -v prefix="$1" -v users=" $(id -un) $(id -u) " -v form="$form" '
+  # The columns of both are the same, but curl gets the kind of the owner and the uid as JSON has them.
+  if quick "$1"; then
+    listed=$(http GET "/v1/leases?prefix=$1") && mine="none $(id -u)" || return
+  else
+    listed=$(ask leases --prefix "$1") && mine="nobody $(id -un)" || return
+  fi
+  printf '%s\n' "$listed" | awk -v prefix="$1" -v mine="$mine" -v form="$form" '
     index($0, prefix) == 1 {
-      ours = $1 ~ form && $3 ~ /^(none|nobody)$/ && index(users, " " $4 " ")
+      ours = $1 ~ form && $3 " " $4 == mine
       print (ours ? "job " $1 : "odd " $0)
     }' | while read -r kind of_list; do
     if [ "$kind" = job ]; then echo "$of_list"; else say "left alone, since it is no lease of a job: $of_list"; fi
