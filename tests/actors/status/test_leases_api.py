@@ -207,7 +207,8 @@ async def test_a_client_that_accepts_text_alone_gets_variables_lines_and_reasons
             "a\\x20b\\x20none\\x200 held time 1000\ntrain held none 1000\n",
         )
         assert await daemon.text("GET", "/v1/leases?prefix=t") == (200, "train held none 1000\n")
-        text = "requested number of devices unavailable for vendor.com/gpu. Requested: 1, Available: 0 (GPU-0 is leased by train)\n"
+        why = "requested number of devices unavailable for vendor.com/gpu. Requested: 1, Available: 0"
+        text = f"{why} (GPU-0 is leased by train)\n"
         assert await daemon.text("POST", "/v1/leases", {**body, "id": "b"}) == (409, text)
         waiting = await daemon.send("POST", "/v1/leases?progress", {**body, "id": "b", "wait": 60}, accept="text/plain")
         await wait_all_tasks_blocked()
