@@ -27,7 +27,9 @@ class DrainForm(TypedDict):
     device: str | None
     reason: str
     since: str
+    since_unix: float
     until: str | None
+    until_unix: float | None
     by: int
 
 

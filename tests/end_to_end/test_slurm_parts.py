@@ -229,7 +229,7 @@ async def test_curl_asks_unless_words_or_the_socket_are_for_plugind(slurm: Slurm
 async def test_the_reason_of_a_refusal_is_said(slurm: Slurm) -> None:
     slurm.says(map=f"gpu {GPU} ids=GPU-0,nowhere types=1\n")
     failed = await slurm.part("prolog", SLURM_JOB_GPUS="0-1")
-    why = f"plugind: {GPU} has no device nowhere"
+    why = f"plugind: requested number of devices unavailable for {GPU}."
     assert (failed.code, failed.err.splitlines()[0][: len(why)]) == (1, why)
     assert failed.err.splitlines()[1:] == [f"plugind: job 77: {GPU} gives no 2 devices"]
 
