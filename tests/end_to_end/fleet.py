@@ -214,6 +214,8 @@ async def _fleet(directory: Path, nodes: int, broken: set[int]) -> AsyncIterator
             options = ["--metrics", "0", "--expect", DRIVER, "--health", "off"]
             state = ["--state", str(own / "state")] if not number else []
             daemons.append(stack.enter_context(daemon(own, *options, *state, timeouts=PATIENT)))
+            # A few at once: fifty would be late on a busy machine.
+            await daemons[max(0, number - 3)].logged("started")
         for number, started in enumerate(daemons):
             await started.logged("started")
             devices = FakeDevices(Device(f"gpu-{n}", "Healthy") for n in range(DEVICES))
