@@ -29,41 +29,53 @@ ask() {
   done
 }
 
-# quick ID [WORDS]: whether curl can ask, which takes a tenth of the time that plugind takes. An id that a URL would
-# escape and words that JSON would escape are for plugind. So is a socket that another user could replace: of a daemon of
-# another user plugind takes no variables.
+# The code that plugind is to be asked, and not curl.
+slow=9
+newline='
+'
+
+# quick ID [WORDS]: whether curl can ask, which takes a tenth of the time that plugind takes; else fail with $slow. An id
+# that a URL would escape and words that JSON would escape are for plugind. So is a socket that another user could
+# replace: of a daemon of another user plugind takes no variables.
 quick() {
-  case $1 in *[!A-Za-z0-9_.:-]*) return 1 ;; esac
-  case ${2:-} in *[!A-Za-z0-9_.:/@+=,-]*) return 1 ;; esac
-  case $status in /*) ;; *) return 1 ;; esac
-  [ -O "$status" ] && [ -O "${status%/*}" ] && command -v curl >/dev/null
+  case $1 in *[!A-Za-z0-9_.:-]*) return "$slow" ;; esac
+  case ${2:-} in *[!A-Za-z0-9_.:/@+=,-]*) return "$slow" ;; esac
+  case $status in /*) ;; *) return "$slow" ;; esac
+  [ -O "$status" ] && [ -O "${status%/*}" ] && command -v curl >/dev/null || return "$slow"
 }
 
-# http METHOD TARGET [BODY]: print what the daemon answers, and ask again while none answers. Fail with its reason.
+# http METHOD TARGET [BODY]: print what the daemon answers, and ask again while none answers. Fail with its reason, or
+# with $slow if the daemon is of a version that answers in JSON alone.
 http() {
-  answer='' text='plugind has no time left to answer'
+  said='' text='plugind has no time left to answer'
   while left=$((end - $(uptime_seconds))) && [ "$left" -gt 0 ]; do
     answer=$(curl -q -sS --noproxy '*' --max-time "$left" --unix-socket "$status" -H 'Accept: text/plain' \
-      -w '%{http_code}' -X "$1" ${3:+-d "$3"} "http://localhost$2" 2>&1)
-    answered=$? text=${answer%???}
-    case $answered:${answer#"$text"} in
-      0:20[01])
+      -w '\n%{http_code} %{content_type}' -X "$1" ${3:+-d "$3"} "http://localhost$2" 2>&1)
+    said=$?:${answer##*"$newline"} text=${answer%"$newline"*}
+    case $said in
+      '0:20'[01]' text/plain'*)
         printf '%s' "$text"
         return
         ;;
+      '0:20'*) return "$slow" ;;
       # There is no daemon, it has ended during the request, or it stops.
-      7:* | 52:* | 56:* | 0:503) sleep 1 ;;
+      7:* | 52:* | 56:* | '0:503 '*) sleep 1 ;;
       *) break ;;
     esac
   done
   # A lease that is not there has ended.
-  [ "$1 ${answer#"$text"}" = 'DELETE 404' ] || { say "$(printf '%s' "$text")" && return 1; }
+  case $1:$said in 'DELETE:0:404 '*) return ;; esac
+  say "$(printf '%s' "$text")"
+  return 1
 }
 
 # release ID...: end these leases; one that is not there is no error.
 release() {
   for ending; do
-    if quick "$ending"; then http DELETE "/v1/leases/$ending" >&2; else ask release --if-exists "$ending"; fi || return
+    quick "$ending" && http DELETE "/v1/leases/$ending" >&2
+    asked=$?
+    [ "$asked" -ne "$slow" ] || { ask release --if-exists "$ending"; asked=$?; }
+    [ "$asked" -eq 0 ] || return
   done
 }
 
@@ -95,11 +107,12 @@ form='^slurm:[A-Za-z0-9_.-]+:[A-Za-z0-9_.-]+:[0-9]+:[0-9]+:[0-9]+:[A-Za-z0-9_.-]
 # others are any text: they are named, and left alone.
 leases() {
   # The columns of both are the same, but curl gets the kind of the owner and the uid as JSON has them.
-  if quick "$1"; then
-    listed=$(http GET "/v1/leases?prefix=$1") && mine="none $(id -u)" || return
-  else
-    listed=$(ask leases --prefix "$1") && mine="nobody $(id -un)" || return
-  fi
+  listed=$(quick "$1" && http GET "/v1/leases?prefix=$1")
+  case $? in
+    0) mine="none $(id -u)" ;;
+    "$slow") listed=$(ask leases --prefix "$1") && mine="nobody $(id -un)" || return ;;
+    *) return 1 ;;
+  esac
   printf '%s\n' "$listed" | awk -v prefix="$1" -v mine="$mine" -v form="$form" '
     index($0, prefix) == 1 {
       ours = $1 ~ form && $3 " " $4 == mine
@@ -109,8 +122,8 @@ leases() {
   done
 }
 
-# processes_of JOB UID NODE: print the pids, with a space after each, of what the job of that user has left on this node. Only processes of the
-# same user count: the environment of a process is that user's to choose.
+# processes_of JOB UID NODE: print the pids, with a space after each, of what the job of that user has left on this node.
+# Only processes of the same user count: the environment of a process is that user's to choose.
 processes_of() {
   grep -lszFx -e "SLURM_JOB_ID=$1" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
     [ "$(awk '/^Uid:/ { print $2 }' "/proc/$pid/status" 2>/dev/null)" = "$2" ] || continue

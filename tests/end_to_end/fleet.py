@@ -125,7 +125,9 @@ async def inventory(directory: Path, nodes: int, broken: int, say: Say) -> None:
         assert (await first.get("/v1/drains", method="POST", body=json.dumps(drain).encode()))[0] == 200
         async with _driver(fleet[broken].daemon):
             say(f"{nodes} daemons run; {names[0]} has a lease and a drained device")
-        await fleet[broken].daemon.metric(f'plugind_expected_plugin{{name="{DRIVER}"}} 0.0')
+        for number, node in enumerate(fleet):
+            await listed(node.daemon, RESOURCE)
+            await node.daemon.metric(f'plugind_expected_plugin{{name="{DRIVER}"}} {float(number != broken)}')
         for node in fleet:
             command = [*PLUGIND, "inventory", "--node", node.name, "--status", node.daemon.status]
             done = await trio.run_process(command, capture_stdout=True)

@@ -217,13 +217,20 @@ async def test_curl_asks_unless_words_or_the_socket_are_for_plugind(slurm: Slurm
     assert await slurm.part("prolog", SLURM_JOB_GPUS="0", SLURM_JOB_USER=odd) == Done(0, "", "")
     assert (await leases(slurm.daemon))[LEASE]["request"]["labels"] == {"job": "77", "user": odd}
     assert told.read_text() == "allocate\n"
-    # The directory is another user's where this one is not root.
+    assert (await slurm.part("epilog")).code == 0
+    # A daemon of an earlier version answers in JSON, which is nothing for the file of the job.
+    (curl := slurm.directory / "bin" / "curl").write_text("#!/bin/sh\nprintf '{}\\n\\n201 application/json'\n")
+    curl.chmod(0o755)
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="0") == Done(0, "", "")
+    assert slurm.variables.read_text().startswith('WORDS="')
+    assert told.read_text() == "allocate\nallocate\n"
+    curl.unlink()
     (other := slurm.directory / "other").mkdir()
     (other / "status.sock").symlink_to(slurm.daemon.status)
     if os.getuid() == 0:
         os.chown(other, 12345, -1)
         assert await slurm.part("epilog", PLUGIND_STATUS=str(other / "status.sock")) == Done(0, "", "")
-        assert told.read_text() == "allocate\nleases\nrelease\n"
+        assert told.read_text() == "allocate\nallocate\nleases\nrelease\n"
 
 
 async def test_the_reason_of_a_refusal_is_said(slurm: Slurm) -> None:
