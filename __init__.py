@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .actors.handlers.link import Link
     from .actors.node.supervision import GaveUpError
     from .protocol.backoff import Backoff, RestartIntensity
-    from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
+    from .protocol.errors import ConfigError, NoConnectionError, PluginError
     from .protocol.handlers.csi import CSIConfig
     from .protocol.handlers.dra import DRAConfig
     from .protocol.handlers.dra_claims import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
-    from .protocol.leases.replies import Problem
+    from .protocol.leases.replies import LeaseFailedError, Problem
     from .protocol.leases.values import Lease, Pool
     from .protocol.logs.limits import LogLimits
     from .protocol.logs.lines import Level, Logger
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .supervisor import LaggedError, NodeEndedError, RootBusyError, Supervisor
 
 __all__ = [
-    "AllocationError",
     "Backoff",
     "CSIConfig",
     "Channel",
@@ -75,6 +74,7 @@ __all__ = [
     "InstancePolicy",
     "LaggedError",
     "Lease",
+    "LeaseFailedError",
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
@@ -116,7 +116,7 @@ if not TYPE_CHECKING:
         ".actors.handlers.link": "Link",
         ".actors.node.supervision": "GaveUpError",
         ".protocol.backoff": "Backoff RestartIntensity",
-        ".protocol.errors": "AllocationError ConfigError NoConnectionError PluginError",
+        ".protocol.errors": "ConfigError NoConnectionError PluginError",
         ".protocol.handlers.csi": "CSIConfig",
         ".protocol.handlers.dra": "DRAConfig",
         ".protocol.handlers.dra_claims": """
@@ -126,7 +126,7 @@ if not TYPE_CHECKING:
         ".protocol.leases.config": "LeaseLimits LeaseUsers LeasesConfig",
         ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.mapped": "ResourceConfig",
-        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.replies": "LeaseFailedError Problem",
         ".protocol.leases.values": "Lease Pool",
         ".protocol.logs.limits": "LogLimits",
         ".protocol.logs.lines": "Level Logger",

@@ -31,20 +31,14 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from .actors.client.client import Client, Watch
-    from .actors.client.errors import (
-        ClientError,
-        DaemonError,
-        LeaseFailedError,
-        LeaseLostError,
-        NoDaemonError,
-        NotReadyError,
-    )
+    from .actors.client.errors import DaemonError, LeaseLostError, NoDaemonError, NotReadyError
     from .actors.client.holding import HeldLease
     from .actors.client.serving import HandlerAsk, Serving, SyncHandlerAsk, SyncServing
     from .actors.client.sync import SyncClient, SyncWatch
+    from .protocol.errors import ClientError
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.drains import Drain, DrainTarget
-    from .protocol.leases.replies import Problem
+    from .protocol.leases.replies import LeaseFailedError, Problem
     from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
@@ -93,15 +87,14 @@ if not _typing.TYPE_CHECKING:
     #: The names of each module.
     _NAMES = {
         ".actors.client.client": "Client Watch",
-        ".actors.client.errors": """
-            ClientError DaemonError LeaseFailedError LeaseLostError NoDaemonError NotReadyError
-        """,
+        ".actors.client.errors": "DaemonError LeaseLostError NoDaemonError NotReadyError",
         ".actors.client.holding": "HeldLease",
         ".actors.client.serving": "HandlerAsk Serving SyncHandlerAsk SyncServing",
         ".actors.client.sync": "SyncClient SyncWatch",
+        ".protocol.errors": "ClientError",
         ".protocol.handlers.remote": "AskKind Instance RoleTold",
         ".protocol.leases.drains": "Drain DrainTarget",
-        ".protocol.leases.replies": "Problem",
+        ".protocol.leases.replies": "LeaseFailedError Problem",
         ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
         ".protocol.messages.reconciler": "RetryAnswer",
         ".protocol.plugins.devices": "DeviceStatus ResourceState ResourceStatus",

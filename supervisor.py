@@ -24,10 +24,10 @@ from .actors.node.node import Node
 from .actors.node.reload import reconfigure
 from .actors.node.supervision import GaveUpError
 from .actors.status.memory import StatusConfig
-from .protocol.errors import AllocationError, ConfigError
+from .protocol.errors import ConfigError
 from .protocol.handlers.facts_asking import ask_for_facts
 from .protocol.leases.drains import Drain, DrainTarget
-from .protocol.leases.replies import LeasesSnapshot, Problem
+from .protocol.leases.replies import Failure, LeaseFailedError, LeasesSnapshot, Problem
 from .protocol.leases.values import Lease, request_of
 from .protocol.logs.lines import Logger
 from .protocol.messages.discovery import RescanNow
@@ -250,7 +250,7 @@ class Supervisor:
         The lease ends with the block, or with this process.
 
         Raises, from the start of the block:
-          AllocationError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
+          LeaseFailedError: if there is no lease; ``problem`` and the text say why, and ``holders`` have the devices.
           NodeEndedError: if the node ends before that.
         """
         request = request_of(
@@ -278,17 +278,17 @@ class Supervisor:
         """End a lease, whoever has it.
 
         Raises:
-          AllocationError: if there is none of that id.
+          LeaseFailedError: if there is none of that id.
           NodeEndedError: if the node ends before that.
         """
         if (await self._node.lease_calls.release([lease])).unknown:
-            raise AllocationError(Problem.UNKNOWN, f"there is no lease {lease}")
+            raise LeaseFailedError(Failure(Problem.UNKNOWN, f"there is no lease {lease}"))
 
     async def renew(self, lease: str) -> Lease:
         """Restart the time limit of a lease.
 
         Raises:
-          AllocationError: if there is no such lease, or it has no time limit.
+          LeaseFailedError: if there is no such lease, or it has no time limit.
           NodeEndedError: if the node ends before that.
         """
         return await self._node.lease_calls.renew(lease)
@@ -302,7 +302,7 @@ class Supervisor:
         stay. Whoever asks for it is told the ``reason``.
 
         Raises:
-          AllocationError: if it cannot be written, or there are too many drains.
+          LeaseFailedError: if it cannot be written, or there are too many drains.
           NodeEndedError: if the node ends before that.
         """
         return await self._node.lease_calls.drain(DrainTarget(resource, device), reason, until)
@@ -311,7 +311,7 @@ class Supervisor:
         """Put what :meth:`drain` took out of service back; return the drain that has ended.
 
         Raises:
-          AllocationError: if it is not drained, or that cannot be written.
+          LeaseFailedError: if it is not drained, or that cannot be written.
           NodeEndedError: if the node ends before that.
         """
         return await self._node.lease_calls.undrain(DrainTarget(resource, device))

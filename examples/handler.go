@@ -3,11 +3,10 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -16,30 +15,20 @@ import (
 )
 
 type object = map[string]any
-type plugin struct {
-	Instance string `json:"instance"`
-	Name     string `json:"name"`
-	Socket   string `json:"socket"`
-}
-type line struct {
-	Hello  *struct{ Session string }
-	Ask    string
-	ID     int
-	Plugin plugin
-	Error  string
-}
 
 const url = "http://plugind/v1/handlers/SensorPlugin"
 
-var client = http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", os.Args[1])
-}}}
-var held = map[string]plugin{}
+var held = map[string]object{}
+var client = http.Client{Transport: &http.Transport{
+	DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", os.Args[1]) },
+}}
 
-func post(what string, body object) {
-	text, _ := json.Marshal(body)
-	if answer, err := client.Post(url+"/"+what, "application/json", bytes.NewReader(text)); err == nil {
-		answer.Body.Close()
+func post(what, session, key string, values ...object) {
+	body, _ := json.Marshal(object{"session": session, key: append([]object{}, values...)})
+	if reply, err := client.Post(url+"/"+what, "application/json", strings.NewReader(string(body))); err != nil {
+		log.Print(err)
+	} else {
+		reply.Body.Close()
 	}
 }
 
@@ -49,49 +38,47 @@ func serve() error {
 		return err
 	}
 	defer stream.Body.Close()
-	session := ""
-	for lines := bufio.NewScanner(stream.Body); lines.Scan(); {
-		var said line
-		if len(lines.Bytes()) == 0 { // A heartbeat.
-			continue
-		} else if err := json.Unmarshal(lines.Bytes(), &said); err != nil {
+	lines, session := json.NewDecoder(stream.Body), ""
+	for {
+		var line struct {
+			Hello      struct{ Session string }
+			ID         int
+			Ask, Error string
+			Plugin     struct{ Instance, Name, Socket string }
+		}
+		if err := lines.Decode(&line); err != nil { // It skips heartbeats, which are empty lines.
 			return err
 		}
-		if said.Hello != nil {
-			session = said.Hello.Session
-			has := []plugin{}
-			for _, each := range held {
-				has = append(has, each)
+		name, instance, answer := line.Plugin.Name, line.Plugin.Instance, object{"id": line.ID}
+		switch {
+		case line.Error != "":
+			return fmt.Errorf("plugind: %s", line.Error)
+		case line.Hello.Session != "":
+			session = line.Hello.Session
+			var has []object
+			for _, plugin := range held {
+				has = append(has, plugin)
 			}
-			post("held", object{"session": session, "held": has}) // At most 256 at once.
-		} else if said.Ask != "" {
-			fmt.Println(said.Ask, said.Plugin.Name)
-			answer := object{"id": said.ID}
-			switch {
-			case said.Ask == "validate" && !strings.HasSuffix(said.Plugin.Name, ".example.com"):
-				answer["error"] = said.Plugin.Name + " is not ours"
-			case said.Ask == "register":
-				held[said.Plugin.Instance] = said.Plugin
-			case said.Ask == "deregister":
-				delete(held, said.Plugin.Instance)
-			}
-			post("answers", object{"session": session, "answers": []object{answer}})
-			if said.Ask == "follow" {
-				healthy := object{"instance": said.Plugin.Instance, "health": "healthy"}
-				post("health", object{"session": session, "plugins": []object{healthy}})
-			}
-		} else if said.Error != "" {
-			return fmt.Errorf("plugind: %s", said.Error)
+			post("held", session, "held", has...) // At most 256 at once.
+		case line.Ask == "validate" && !strings.HasSuffix(name, ".example.com"):
+			answer["error"] = name + " is not ours"
+		case line.Ask == "register":
+			held[instance] = object{"instance": instance, "name": name, "socket": line.Plugin.Socket}
+		case line.Ask == "deregister":
+			delete(held, instance)
+		}
+		if line.Ask != "" {
+			fmt.Println(line.Ask, name)
+			post("answers", session, "answers", answer)
+		}
+		if line.Ask == "follow" {
+			post("health", session, "plugins", object{"instance": instance, "health": "healthy"})
 		}
 	}
-	return nil
 }
 
 func main() {
-	for {
-		if err := serve(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		time.Sleep(time.Second) // The daemon may be upgraded.
+	for ; ; time.Sleep(time.Second) { // The daemon may be upgraded.
+		log.Print(serve())
 	}
 }

@@ -14,7 +14,7 @@ import sys
 
 import trio
 
-from plugind import AllocationError, Config, Root, Supervisor
+from plugind import Config, LeaseFailedError, Root, Supervisor
 
 GPU = "example.com/gpu"
 
@@ -46,7 +46,7 @@ async def ask_for_too_many(node: Supervisor) -> None:
     try:
         async with node.allocate({GPU: 1000}):
             print("there are a thousand devices", flush=True)
-    except AllocationError as error:
+    except LeaseFailedError as error:
         holders = ", ".join(holder.id for holder in error.holders)
         print(f"{error}; held by {len(error.holders)}: {holders}", flush=True)
 

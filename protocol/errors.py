@@ -8,12 +8,7 @@ exit with code 78, or with 1 for a :class:`SocketBusyError`, which may be tempor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .leases.replies import Problem
-    from .leases.values import Lease
+from collections.abc import Callable, Iterator
 
 
 class PluginError(Exception):
@@ -60,14 +55,17 @@ class StateError(Exception):
     """The state cannot be read or written now; the text says why."""
 
 
-class AllocationError(Exception):
-    """There is no lease; the text says why."""
+class ClientError(Exception):
+    """A daemon could not be asked, or did not do what it was asked for. The others are kinds of it."""
 
-    def __init__(self, problem: Problem, text: str, holders: tuple[Lease, ...] = ()) -> None:
-        super().__init__(text)
-        self.problem = problem
-        #: The leases that hold what was asked for.
-        self.holders = holders
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        # By default an exception is unpickled from its text alone, and the constructors of some kinds take something
+        # else. Errors are pickled between the processes of multiprocessing, and of Ray.
+        return _new_error, (type(self), *self.args), self.__dict__
+
+
+def _new_error(kind: type[ClientError], *args: object) -> ClientError:
+    return kind.__new__(kind, *args)
 
 
 class IllegalStepError(Exception):

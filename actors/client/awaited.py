@@ -1,4 +1,4 @@
-"""What a client waits for: plugins that are registered, or devices that are healthy. Nothing here waits."""
+"""What a client waits for: a plugin that is registered, or devices that are healthy. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -102,10 +102,11 @@ class Following:
 
 
 @attrs.define
-class AwaitedPlugins:
-    """Plugins that are to be registered, by name."""
+class AwaitedPlugin:
+    """A plugin that is to be registered."""
 
-    names: tuple[str, ...]
+    name: str
+    type: str | None
     path: str = "/watch"
     _plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
 
@@ -116,17 +117,29 @@ class AwaitedPlugins:
     def note(self, text: bytes) -> None:
         """See :class:`Awaited`."""
         plugin = understood(plugin_from_json, text)
-        if plugin.state is StateName.GONE:
-            self._plugins.pop(plugin.socket, None)
-        else:
+        if plugin.state is not StateName.GONE and plugin.name == self.name and self.type in (None, plugin.type):
             self._plugins[plugin.socket] = plugin
+        else:
+            self._plugins.pop(plugin.socket, None)  # The next plugin at a path may have another name, or none yet.
+
+    @property
+    def registered(self) -> PluginStatus | None:
+        """Its status, once it is registered."""
+        return next((plugin for plugin in self._plugins.values() if plugin.state in _IN_USE), None)
 
     def missing(self) -> Iterator[str]:
         """See :class:`Awaited`."""
-        for name in self.names:
-            found = [plugin for plugin in self._plugins.values() if plugin.name == name]
-            if not any(plugin.state in _IN_USE for plugin in found):
-                yield f"{escaped(name)} {_state_of(found)}"
+        if self.registered is None:
+            yield f"{escaped(self.name)} {self._state}"
+
+    @property
+    def _state(self) -> str:
+        if not self._plugins:
+            also = "" if self.type is None else f" and the type {escaped(self.type)}"
+            return f"is not known: no socket has given this name{also}"
+        last = max(self._plugins.values(), key=lambda plugin: plugin.since)
+        why = last.cause or last.reason
+        return f"is {last.state}" + (f" ({escaped(why)})" if why else "")
 
     def explanations(self) -> tuple[()]:
         """See :class:`Awaited`."""
@@ -135,14 +148,6 @@ class AwaitedPlugins:
 
 #: In observe mode another consumer registers plugins.
 _IN_USE = (StateName.REGISTERED, StateName.OBSERVED)
-
-
-def _state_of(found: list[PluginStatus]) -> str:
-    if not found:
-        return "is not known: no socket has given this name"
-    last = max(found, key=lambda plugin: plugin.since)
-    why = last.cause or last.reason
-    return f"is {last.state}" + (f" ({escaped(why)})" if why else "")
 
 
 @attrs.define

@@ -20,7 +20,7 @@ from ..http.backends import Backend
 from ..http.client import Reply
 from ..io.silence import PATIENCE
 from . import requests
-from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugins, Following
+from .awaited import EXPLAIN, RECONNECT, Awaited, AwaitedDevices, AwaitedPlugin, Following
 from .calls import ClientRequest, understood
 from .errors import ClientError, DaemonError, LeaseFailedError
 from .holding import HeldLease, Keeper
@@ -175,13 +175,24 @@ class Client:
         async with self._lines("/v1/devices/watch") as found:
             yield DevicesWatch(found, resource_from_json, self.devices)
 
-    async def wait_for(self, *names: str, timeout: float = 60.0) -> None:
-        """Wait until plugins of these names are registered. The daemon need not run yet.
+    async def wait_for(
+        self,
+        name: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the field's word
+        timeout: float = 60.0,
+    ) -> PluginStatus:
+        """Wait until a plugin of that ``name`` is registered, or observed; return its status.
+
+        The daemon need not run yet.
 
         Raises:
-          NotReadyError: if they are not within ``timeout`` seconds.
+          NotReadyError: if it is not within ``timeout`` seconds.
         """
-        await self._follow(AwaitedPlugins(names), timeout)
+        awaited = AwaitedPlugin(name, type)
+        await self._follow(awaited, timeout)
+        assert awaited.registered is not None, "nothing is missing"
+        return awaited.registered
 
     async def wait_for_devices(self, wanted: Mapping[str, int], *, timeout: float = 60.0) -> None:
         """Wait until each of these resources has so many healthy devices, leased or not. The daemon need not run yet.

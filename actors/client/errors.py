@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from ...protocol.leases.replies import Failure, Problem
-from ...protocol.leases.values import Lease
-from ...protocol.text import escaped
+from ...protocol.errors import ClientError
+from ...protocol.leases.replies import LeaseFailedError
 from .reaching import why_unreachable
 
-
-class ClientError(Exception):
-    """A daemon could not be asked, or did not do what it was asked for. The others are kinds of it."""
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
-        # By default an exception is unpickled from its text alone, and the constructors of some kinds take something
-        # else. Errors are pickled between the processes of multiprocessing, and of Ray.
-        return _new_error, (type(self), *self.args), self.__dict__
-
-
-def _new_error(kind: type[ClientError], *args: object) -> ClientError:
-    return kind.__new__(kind, *args)
+__all__ = ["ClientError", "DaemonError", "LeaseFailedError", "LeaseLostError", "NoDaemonError", "NotReadyError"]
 
 
 class NoDaemonError(ClientError):
@@ -48,20 +36,6 @@ class DaemonError(ClientError):
         """Note what the daemon says."""
         super().__init__(text)
         self.status = status
-
-
-class LeaseFailedError(ClientError):
-    """The daemon has not given the lease, or has not done what was asked of one."""
-
-    def __init__(self, failure: Failure) -> None:
-        """Note what the daemon says."""
-        super().__init__(escaped(failure.text))
-        #: What the daemon says.
-        self.failure = failure
-        #: Why, as one of few words.
-        self.problem: Problem = failure.problem
-        #: The leases that hold what was asked for.
-        self.holders: tuple[Lease, ...] = failure.holders
 
 
 class LeaseLostError(ClientError):

@@ -23,7 +23,7 @@ from ...protocol.client.asks_json import (
 )
 from ...protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
 from ...protocol.plugins.health import Health
-from ..http.backends import Backend, result_of
+from ..http.backends import Backend, blocking, result_of
 from ..http.client import Reply
 from .calls import ClientRequest, understood
 from .lease_calls import quoted
@@ -140,68 +140,48 @@ class Serving:
 class SyncHandlerAsk:
     """A :class:`HandlerAsk` for a program without an event loop. Any thread may answer it."""
 
-    _ask: HandlerAsk
+    _inner: HandlerAsk
 
     @property
     def kind(self) -> AskKind:
         """What the handler is asked to do."""
-        return self._ask.kind
+        return self._inner.kind
 
     @property
     def instance(self) -> Instance:
         """The plugin; an instance of an earlier run of the daemon has only id, name and socket."""
-        return self._ask.instance
+        return self._inner.instance
 
     @property
     def seconds(self) -> float | None:
         """How many seconds the answer may take; None if it has no deadline."""
-        return self._ask.seconds
+        return self._inner.seconds
 
-    def done(self) -> bool:
-        """Answer that all is well; see :meth:`HandlerAsk.done`."""
-        return result_of(self._ask.done())
-
-    def refuse(self, error: str, *, cause: str | None = None) -> bool:
-        """Answer that it cannot be, and why; see :meth:`HandlerAsk.refuse`."""
-        return result_of(self._ask.refuse(error, cause=cause))
+    done = blocking(HandlerAsk.done)
+    refuse = blocking(HandlerAsk.refuse)
 
 
 @attrs.frozen(eq=False)
 class SyncServing:
     """A :class:`Serving` for a program without an event loop."""
 
-    _serving: Serving
+    _inner: Serving
 
     def close(self) -> None:
         """End the session; another thread may do so, and the iteration is over."""
-        self._serving.close()
+        self._inner.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> SyncHandlerAsk | RoleTold:
         try:
-            told = result_of(anext(self._serving))
+            told = result_of(anext(self._inner))
         except StopAsyncIteration:
             raise StopIteration from None
         return SyncHandlerAsk(told) if isinstance(told, HandlerAsk) else told
 
-    def report(
-        self,
-        instance: str,
-        health: Health | None = None,
-        reason: str = "",
-        *,
-        facts: Mapping[str, str] | None = None,
-        warnings: Iterable[str] = (),
-        usable: bool | None = None,
-        gone: str | None = None,
-    ) -> bool:
-        """Report what is known of an instance that the handler follows; see :meth:`Serving.report`."""
-        reported = self._serving.report(
-            instance, health, reason, facts=facts, warnings=warnings, usable=usable, gone=gone
-        )
-        return result_of(reported)
+    report = blocking(Serving.report)
 
 
 def path_of(plugin_type: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import attrs
 
@@ -15,7 +15,7 @@ from ...protocol.leases.asked_json import LeaseBody
 from ...protocol.leases.values import Lease
 from ...protocol.plugins.devices import ResourceStatus
 from ...protocol.plugins.status import PluginStatus
-from ..http.backends import BLOCKING, Entered, result_of
+from ..http.backends import BLOCKING, Entered, blocking, result_of
 from .client import Client, Watch
 from .errors import LeaseLostError
 from .holding import HeldLease
@@ -50,18 +50,6 @@ class _BlockingClient(Client):
             raise LeaseLostError(keeper.held.lost)
 
 
-def _blocking(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncClient, P], T]:
-    """Return a method of :class:`SyncClient` that does what one of :class:`Client` does."""
-
-    @wraps(method)
-    def called(self: SyncClient, /, *args: P.args, **more: P.kwargs) -> T:
-        return result_of(method(self._client, *args, **more))
-
-    return called
-
-
 def _blocking_block(
     method: Callable[Concatenate[Client, P], AbstractAsyncContextManager[T]],
 ) -> Callable[Concatenate[SyncClient, P], AbstractContextManager[T]]:
@@ -69,7 +57,7 @@ def _blocking_block(
 
     @wraps(method)
     def opened(self: SyncClient, /, *args: P.args, **more: P.kwargs) -> AbstractContextManager[T]:
-        return Entered(method(self._client, *args, **more))
+        return Entered(method(self._inner, *args, **more))
 
     signature = inspect.signature(method)
     shown = signature.replace(return_annotation=signature.return_annotation.replace("Async", ""))
@@ -123,12 +111,12 @@ class SyncClient:
         self.timeout = timeout
 
     @property
-    def _client(self) -> _BlockingClient:
+    def _inner(self) -> _BlockingClient:
         return _BlockingClient(self.path, timeout=self.timeout)
 
-    list = _blocking(Client.list)
-    describe = _blocking(Client.describe)
-    devices = _blocking(Client.devices)
+    list = blocking(Client.list)
+    describe = blocking(Client.describe)
+    devices = blocking(Client.devices)
 
     @contextmanager
     def watch(self) -> Iterator[SyncWatch[PluginStatus]]:
@@ -140,7 +128,7 @@ class SyncClient:
                 for plugin in changes:
                     print(plugin.socket, plugin.state)
         """
-        with Entered(self._client.watch()) as found:
+        with Entered(self._inner.watch()) as found:
             yield SyncWatch(found)
 
     @contextmanager
@@ -155,12 +143,12 @@ class SyncClient:
 
         Each has its devices as :meth:`devices` would return them when it is yielded.
         """
-        with Entered(self._client.watch_devices()) as found:
+        with Entered(self._inner.watch_devices()) as found:
             yield SyncWatch(found)
 
-    wait_for = _blocking(Client.wait_for)
-    wait_for_devices = _blocking(Client.wait_for_devices)
-    retry = _blocking(Client.retry)
+    wait_for = blocking(Client.wait_for)
+    wait_for_devices = blocking(Client.wait_for_devices)
+    retry = blocking(Client.retry)
 
     @contextmanager
     def serve(self, plugin_type: str, held: Iterable[Instance] = ()) -> Iterator[SyncServing]:
@@ -185,22 +173,22 @@ class SyncClient:
         """
         from .serving import SyncServing
 
-        with Entered(self._client.serve(plugin_type, held)) as serving:
+        with Entered(self._inner.serve(plugin_type, held)) as serving:
             yield SyncServing(serving)
 
     # --- leases ---
 
     allocate = _blocking_block(Client.allocate)
     hold = _blocking_block(Client.hold)
-    take = _blocking(Client.take)
-    release = _blocking(Client.release)
-    renew = _blocking(Client.renew)
-    leases = _blocking(Client.leases)
-    drain = _blocking(Client.drain)
-    undrain = _blocking(Client.undrain)
+    take = blocking(Client.take)
+    release = blocking(Client.release)
+    renew = blocking(Client.renew)
+    leases = blocking(Client.leases)
+    drain = blocking(Client.drain)
+    undrain = blocking(Client.undrain)
 
     @contextmanager
     def watch_leases(self) -> Iterator[SyncWatch[Lease]]:
         """Follow the leases as :meth:`watch` follows the plugins; one that has ended comes once more as ``gone``."""
-        with Entered(self._client.watch_leases()) as found:
+        with Entered(self._inner.watch_leases()) as found:
             yield SyncWatch(found)

@@ -21,7 +21,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...protocol.errors import AllocationError
+from ...protocol.leases.replies import LeaseFailedError
 from ...protocol.logs.lines import SILENT
 from ...protocol.plugins.info import CSI, DEVICE, DRA
 from ...protocol.settings.config import Config, Root
@@ -219,7 +219,7 @@ async def _lease(node: Supervisor, pace: Pace, done: Callable[[], None]) -> None
     for _ in _rounds(pace):
         await trio.sleep(pace.overlaps / 2)
         # A user who tries the commands may have leased the devices.
-        with suppress(AllocationError):
+        with suppress(LeaseFailedError):
             async with node.allocate({"example.com/gpu": 2}, wait=SETTLE):
                 await trio.sleep(pace.overlaps)
         await trio.sleep(pace.stays_dead)

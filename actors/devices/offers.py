@@ -17,7 +17,7 @@ OfferMessage = OfferChanged | OfferEnded
 
 
 _NOTHING = DeviceList()
-_UNLISTED = "its device plugin has not listed its devices yet"
+_UNLISTED = "its plugin has not listed its devices yet"
 
 
 @record(eq=False)

@@ -52,8 +52,8 @@ class Handlers:
         for served in self._served.values():
             yield from served.calls.under_way
 
-    def add(self, plugin_type: str, handler: Handler, wrong: Callable[[], str | None] = lambda: None) -> HandlerAdded:
-        """Add ``handler``, and return the message for the reconciler; ``wrong`` returns what is wrong with it.
+    def add(self, plugin_type: str, handler: Handler, away: Callable[[], str | None] | None = None) -> HandlerAdded:
+        """Add ``handler``, and return the message for the reconciler; ``away`` returns why it takes no plugins now.
 
         Raises:
           TypeError: if it cannot be called as a handler.
@@ -62,9 +62,10 @@ class Handlers:
         config = self._call_config.of_type(plugin_type)
         check_handler(plugin_type, handler, config.timeout)
         policy, calls = policy_of(handler), HandlerCalls(handler, config, plugin_type)
-        served = Served(calls, self._links if calls.has_links else None, wrong)
+        served = Served(calls, self._links if calls.has_links else None, away or (lambda: None))
         self._served[served] = served
-        self._inboxes.add(f"handler {plugin_type}", served.read)
+        # Whoever knows when a handler is away logs that at once.
+        self._inboxes.add(f"handler {plugin_type}", served.read, is_logged=away is None)
         added = self._added[plugin_type] = HandlerAdded(plugin_type, served, policy, calls.has_links)
         return added
 

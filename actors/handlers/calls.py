@@ -33,6 +33,7 @@ from .errors import (
     cause_of,
     closes_coroutine,
     is_cancelled,
+    is_of_asyncio,
     log_failed_deregister,
     split,
     traceback_of,
@@ -69,6 +70,8 @@ def measured(
 BROKE = "the handler broke: "
 #: The event of the log for it, which has the traceback.
 HANDLER_BROKE = "handler broke"
+#: What such an error says also if the handler waits for something of asyncio.
+_NOT_ASYNCIO = " (a handler runs on Trio: use trio or anyio in the place of asyncio)"
 #: Seconds that a cancelled call has to end before health and the log report it.
 OVERDUE_AFTER = 5.0
 MAX_THREADS = 16
@@ -352,6 +355,8 @@ class HandlerCalls:
     def _log(self, call: MethodCall, message: str, error: BaseException) -> str:
         """Log an error with its call; return its text."""
         words = f"{type(error).__name__}: {words_of(error)}"
+        if is_of_asyncio(error):
+            words += _NOT_ASYNCIO
         self.config.log.event(
             Level.ERROR,
             message,

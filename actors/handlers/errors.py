@@ -7,7 +7,7 @@ import traceback
 
 import trio
 
-from ...protocol.errors import PluginError
+from ...protocol.errors import PluginError, leaves
 from ...protocol.logs.lines import Level, Logger
 
 #: Characters of a handler's error that are kept (fault 94).
@@ -36,6 +36,19 @@ def split(error: BaseException, kind: type[BaseException]) -> tuple[BaseExceptio
 def traceback_of(error: BaseException) -> str:
     """Return the end of the traceback of an error."""
     return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+
+
+def is_of_asyncio(error: BaseException) -> bool:
+    """Whether ``error``, or one of its group, comes from code that waits for something of asyncio under Trio."""
+    return any(
+        # asyncio raises it without its loop.
+        (isinstance(leaf, RuntimeError) and "no running event loop" in words_of(leaf))
+        # Trio raises it for what asyncio's loop would wait for.
+        or (isinstance(leaf, TypeError) and "asyncio" in words_of(leaf))
+        # Queues and locks of asyncio take None for their loop.
+        or (isinstance(leaf, AttributeError) and "create_future" in words_of(leaf))
+        for leaf in leaves(error)
+    )
 
 
 def cause_of(error: PluginError) -> str | None:

@@ -131,7 +131,7 @@ class Link(Protocol):
         offered until the plugin is deregistered.
 
         Raises:
-          ValueError: if no resource can have the name of the plugin.
+          ValueError: if no resource can have the name of the plugin, or the configuration has devices of that name.
         """
 
     def role(self, *, usable: bool) -> None:

@@ -123,6 +123,8 @@ class LinksConfig:
     #: The devices actor.
     devices: Address[InstanceMessage] = attrs.field(factory=Nobody)
     log: Logger = SILENT
+    #: Of which resources the configuration names the devices.
+    is_static: Callable[[str], bool] = lambda _: False
 
 
 #: A socket and its generation.
@@ -149,7 +151,7 @@ class Links:
         self._reporting = trio.CancelScope()
         self._readers = Readers()
         self.outbox = Outbox()
-        self.checks, self.devices = config.checks, config.devices
+        self.checks, self.devices, self.is_static = config.checks, config.devices, config.is_static
 
     def __len__(self) -> int:
         return len(self._links)

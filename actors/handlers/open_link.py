@@ -66,6 +66,8 @@ class LinkOwner(Protocol):
     checks: EndpointChecks
     #: The devices actor.
     devices: Address[InstanceMessage]
+    #: Of which resources the configuration names the devices.
+    is_static: Callable[[str], bool]
 
     @property
     def outbox(self) -> Outbox:
@@ -339,8 +341,12 @@ class OpenLink:
 
     def offer(self, devices: Iterable[Device]) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        if (wrong := wrong_with_resource(self.plugin.name)) is not None:
-            raise ValueError(f"the plugin {self.plugin.name} can offer no devices: {wrong}")
+        name = self.plugin.name
+        wrong = wrong_with_resource(name)
+        if wrong is None and self._offer is None and self._links.is_static(name):
+            wrong = "the configuration has devices of that name: remove it from [devices], or rename the plugin"
+        if wrong is not None:
+            raise ValueError(f"the plugin {name} can offer no devices: {wrong}")
         if self.closed:
             return
         if self._offer is None:

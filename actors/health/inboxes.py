@@ -27,19 +27,22 @@ class Inboxes:
         self._period = patience / _READINGS
         self._log = log
         self._progress: dict[Read, Progress] = {}
+        #: The last condition of each actor whose changes are logged here.
         self._conditions: dict[Read, Condition] = {}
         #: The seconds for which this process has run, and the time up to which they are counted.
         self._ran = 0.0
         self._counted_until: float | None = None
 
-    def add(self, actor: str, read: Read) -> None:
-        """Read the inbox of ``actor`` from now on."""
+    def add(self, actor: str, read: Read, *, is_logged: bool = True) -> None:
+        """Read the inbox of ``actor`` from now on. Unless ``is_logged``, its own code logs what is wrong with it."""
         self._progress[read] = Progress(actor, self._patience)
-        self._conditions[read] = Condition.OK
+        if is_logged:
+            self._conditions[read] = Condition.OK
 
     def remove(self, read: Read) -> None:
         """Remove the inbox of an actor that ends."""
-        del self._progress[read], self._conditions[read]
+        del self._progress[read]
+        self._conditions.pop(read, None)
 
     async def run(self) -> None:
         """Read the inboxes periodically, until cancelled."""
@@ -52,7 +55,7 @@ class Inboxes:
         now = self._running_time()
         healths = {read: progress.judge(read(), now) for read, progress in self._progress.items()}
         for read, health in healths.items():
-            if health.condition is not self._conditions[read]:
+            if health.condition is not self._conditions.get(read, health.condition):
                 self._conditions[read] = health.condition
                 self._log_change(health)
         return tuple(healths.values())

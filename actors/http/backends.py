@@ -11,8 +11,10 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Bytes that are received at once.
@@ -144,6 +146,16 @@ def result_of(waiting: Awaitable[T]) -> T:
         result: T = returned.value
         return result
     raise RuntimeError("this needs an event loop")
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that has the result of ``method`` of the asynchronous object ``_inner``."""
+
+    @wraps(method)
+    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
+        return result_of(method(self._inner, *args, **more))
+
+    return called
 
 
 class Entered(Generic[T]):

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import trio
 
-from ...protocol.errors import AllocationError
 from ...protocol.leases import messages as m
 from ...protocol.leases.asked_json import Fields, RequestError, drain_of, target_to_json
 from ...protocol.leases.drains import Drain, DrainTarget
 from ...protocol.leases.messages import Failure, LeasesSnapshot, Problem, Released, new_ticket
+from ...protocol.leases.replies import LeaseFailedError
 from ...protocol.leases.values import Lease, ProcessOwner, Request
 from ..messaging.callers import Callers, NodeEndedError
 from ..messaging.mailbox import send
@@ -77,7 +77,7 @@ class LeaseCalls:
         try:
             drain = drain_of(fields, self._uid, 0.0)
         except RequestError as error:
-            raise AllocationError(Problem.USAGE, str(error)) from error
+            raise LeaseFailedError(Failure(Problem.USAGE, str(error))) from error
         answer: Drain | Failure = await self._callers.ask(self._send, partial(m.DrainAsked, drain), "drained nothing")
         return _checked(answer)
 
@@ -98,5 +98,5 @@ class LeaseCalls:
 
 def _checked(answer: T | Failure) -> T:
     if isinstance(answer, Failure):
-        raise AllocationError(answer.problem, answer.text, answer.holders)
+        raise LeaseFailedError(answer)
     return answer

@@ -29,12 +29,13 @@ class LimitedLog:
         if not self._log.enabled(level):
             return
         now = trio.current_time()
-        if self._lines.leaves_out(LogLine(level, message, fields), now):
+        line = self._lines.without_known_traceback(LogLine(level, message, fields), now)
+        if self._lines.leaves_out(line, now):
             self._left_out.set()
             return
         if self._lines.has_summaries:
             self._write_summaries(now)
-        self._log.event(level, message, **fields)
+        self._log.event(level, message, **line.fields)
 
     async def run(self) -> None:
         """Write the summaries when they are due, until cancelled. No timer runs otherwise."""

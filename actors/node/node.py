@@ -180,7 +180,10 @@ class Node:
         connect = wiring.connect_endpoints(lambda: self.endpoints)
         checks, pauses = EndpointChecks(config.health_checks, to_status, checks_rng), wiring.follow_pauses(config)
         self.links = Links(
-            LinksConfig(connect, to_reconciler, to_status, checks, seed, pauses, self.devices.inbox, self._log)
+            LinksConfig(
+                *(connect, to_reconciler, to_status, checks, seed, pauses, self.devices.inbox, self._log),
+                self.static.offers,
+            )
         )
         self._blocked_steps = watchdog.BlockedSteps()
         calls = self.call_config(config)

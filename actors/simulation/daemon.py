@@ -44,18 +44,25 @@ def _is_refused(plugin: PluginStatus) -> bool:
 class PluginProcess:
     """A process that a test has started. It ends with the daemon of the test."""
 
-    def __init__(self, command: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], output: Path, environment: Mapping[str, str], directory: Path | None = None
+    ) -> None:
         self.command = tuple(command)
         self._output = output
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(
-                self.command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Its own children end with it.
-            )
+        try:
+            with output.open("wb") as file:
+                self._process = subprocess.Popen(
+                    self.command,
+                    cwd=directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Its own children end with it.
+                )
+        except OSError as error:
+            where = directory or Path.cwd()
+            raise WaitFailedError(f"{' '.join(command)} cannot be started in {where}: {error}") from None
         self.pid = self._process.pid
 
     @property
@@ -127,14 +134,24 @@ class RunningDaemon:
         """What the daemon has logged so far."""
         return self._daemon.output
 
-    def run(self, *command: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> PluginProcess:
+    def run(
+        self,
+        *command: str | os.PathLike[str],
+        environment: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> PluginProcess:
         """Start a plugin, or any other process, and return it at once.
 
-        It has the working directory and the variables of this process, and those of ``environment``.
+        It has the variables of this process, and those of ``environment``. Its working directory is ``cwd``, or else
+        that of this process.
+
+        Raises:
+          WaitFailedError: if it cannot be started.
         """
         words = [os.fspath(word) for word in command]
         output = self.directory / f"output-{len(self.processes)}"
-        process = PluginProcess(words, output, {**self._environment, **(environment or {})})
+        directory = None if cwd is None else Path(cwd)
+        process = PluginProcess(words, output, {**self._environment, **(environment or {})}, directory)
         self.processes.append(process)
         return process
 

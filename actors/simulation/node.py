@@ -133,6 +133,8 @@ class _HandlerErrors:
     _log: Logger
     #: When and where it was raised, and the traceback, by path. The last one raised is the last entry.
     by_socket: dict[str, str] = attrs.field(init=False, factory=dict)
+    #: The last traceback by the text of the error. The lines that repeat one have none.
+    _tracebacks: dict[Field, Field] = attrs.field(init=False, factory=dict)
 
     def enabled(self, level: Level) -> bool:
         # Errors are kept also where the log leaves them out.
@@ -140,10 +142,12 @@ class _HandlerErrors:
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         if message == HANDLER_BROKE:
-            socket = str(fields["socket"])
+            socket, error = str(fields["socket"]), fields["error"]
+            if fields["traceback"] is not None:
+                self._tracebacks[error] = fields["traceback"]
             self.by_socket.pop(socket, None)
             when = f"at {_rounded(trio.current_time()):g} s the handler broke in {fields['call']} of {socket}"
-            self.by_socket[socket] = f"  {when}:\n{fields['traceback']}"
+            self.by_socket[socket] = f"  {when}:\n{self._tracebacks.get(error, error)}"
         if self._log.enabled(level):
             self._log.event(level, message, **fields)
 

@@ -23,6 +23,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
     RegistrationStatusResponse,
 )
 from ..grpc.server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
+from ..handlers.errors import is_of_asyncio
 from ..io.unix_socket import Credentials
 from .csi_drivers import FakeCSIDriver
 from .device_plugins import FakeDevices
@@ -420,7 +421,7 @@ class PluggedIn:
         failures: list[HandlerFailed] = []
         await serve_stream(services, stream, report=partial(_report, failures))
         for failure in failures:
-            if _is_of_asyncio(failure.error):
+            if is_of_asyncio(failure.error):
                 # In a task of the node itself, so that the block raises it without the groups of nurseries.
                 self._start(partial(_refuse, failure))
 
@@ -437,13 +438,6 @@ class AsyncioServiceError(Exception):
 
 async def _refuse(failure: HandlerFailed) -> None:
     raise AsyncioServiceError(failure.method) from failure.error
-
-
-def _is_of_asyncio(error: Exception) -> bool:
-    # The first is what asyncio raises without its loop, the second what Trio raises for what asyncio would wait for.
-    return (isinstance(error, RuntimeError) and "no running event loop" in str(error)) or (
-        isinstance(error, TypeError) and "asyncio" in str(error)
-    )
 
 
 def _report(failures: list[HandlerFailed], what: HandlerFailed | ConnectionEnded) -> None:

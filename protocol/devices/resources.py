@@ -25,9 +25,9 @@ from .messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceR
 GRACE = 300.0
 #: How many resources there can be. A further one replaces the one that was lost first, if any is lost.
 MAX_RESOURCES = 1024
-NO_PLUGIN = "no device plugin for 5m"
-_AWAITED = "neither a device plugin nor the configuration offers it since the restart"
-_REMOVED = "its device plugin was deregistered"
+NO_PLUGIN = "no plugin for 5m"
+_AWAITED = "neither a plugin nor the configuration offers it since the restart"
+_REMOVED = "its plugin was deregistered"
 _NOT_CONFIGURED = "the configuration no longer names it"
 _EMPTY = DeviceList()
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..errors import ClientError
 from ..status.histograms import Histogram
+from ..text import escaped
 from ..values import value
 from .values import Lease, Pool
 
@@ -45,6 +47,22 @@ class Failure:
     text: str
     #: The leases that hold what was asked for.
     holders: tuple[Lease, ...] = ()
+
+
+class LeaseFailedError(ClientError):
+    """There is no lease, or what was asked about one was not done; the text says why.
+
+    A program gets it from a daemon and from its own node alike.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(escaped(failure.text))
+        #: What the daemon or the node says.
+        self.failure = failure
+        #: Why, as one of few words.
+        self.problem = failure.problem
+        #: The leases that hold what was asked for.
+        self.holders = failure.holders
 
 
 @value

@@ -4,6 +4,9 @@ Whatever can cause one log line can cause a thousand (faults 48 and 91): sockets
 removed again and again. So three counts have limits: lines with the same message and cause about one socket, root,
 actor or user; all lines about one of these; and all lines. Lines over a limit are left out until the window is over,
 and then one line reports their number. Grants and ends of leases are never left out. The limits apply only to the log.
+
+A bug of a handler raises at each retry of each plugin. So a traceback is logged once an hour; the lines that repeat it
+have none.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from .lines import Field, Level
 
 #: The most things whose lines are counted. Beyond that, the oldest windows end early.
 MAX_COUNTED: Final = 4096
+#: The seconds in which a traceback is logged once, and the most tracebacks that are known. Of more, the oldest are
+#: logged again earlier.
+TRACEBACK_PERIOD: Final = 3600.0
+MAX_TRACEBACKS: Final = 64
 #: The record of who had which devices is complete. Each of these lines costs a lease, which costs far more.
 NEVER_LEFT_OUT: Final = frozenset({"lease is granted", "lease has ended"})
 #: The fields that name the subject of a line, and those that name its cause. The first one present counts.
@@ -90,6 +97,8 @@ class LineCounts:
         self._all = _Window(-math.inf)
         self._ends: dict[_Key, float] = {}
         self._summaries: list[LogLine] = []
+        #: When each traceback was logged, oldest first.
+        self._tracebacks: OrderedDict[Field, float] = OrderedDict()
 
     @property
     def due(self) -> float:
@@ -100,6 +109,13 @@ class LineCounts:
     def has_summaries(self) -> bool:
         """Whether an ended window has a summary."""
         return bool(self._summaries)
+
+    def without_known_traceback(self, line: LogLine, now: float) -> LogLine:
+        """Return ``line`` without its traceback if that was logged within :data:`TRACEBACK_PERIOD`."""
+        logged = self._tracebacks.get(line.fields.get("traceback"), -math.inf)
+        return (
+            attrs.evolve(line, fields={**line.fields, "traceback": None}) if now < logged + TRACEBACK_PERIOD else line
+        )
 
     def leaves_out(self, line: LogLine, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
@@ -124,6 +140,11 @@ class LineCounts:
         if own is not None:
             own.lines += 1
         self._all.lines += 1
+        if (traceback := line.fields.get("traceback")) is not None:
+            self._tracebacks[traceback] = now
+            self._tracebacks.move_to_end(traceback)
+            if len(self._tracebacks) > MAX_TRACEBACKS:
+                self._tracebacks.popitem(last=False)
         return False
 
     def _leave_out(self, line: LogLine, key: _Key, window: _Window) -> bool:

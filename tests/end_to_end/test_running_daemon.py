@@ -46,6 +46,20 @@ def test_a_plugin_in_shell_has_the_devices_that_it_lists(node: RunningDaemon) ->
     assert [device.id for device in resource.devices()] == ["a", "b"]
 
 
+def test_a_process_runs_where_the_test_says_and_a_program_that_is_missing_is_named(
+    node: RunningDaemon, tmp_path: Path
+) -> None:
+    shell = node.run("sh", "-c", "pwd", cwd=tmp_path)
+    assert shell.wait(timeout=60) == 0
+    assert shell.output == f"{tmp_path}\n"
+    with pytest.raises(WaitFailedError) as raised:
+        node.run("./our-plugin", "--socket", cwd=tmp_path)
+    no_such = "[Errno 2] No such file or directory: './our-plugin'"
+    assert str(raised.value) == f"./our-plugin --socket cannot be started in {tmp_path}: {no_such}"
+    assert raised.value.__suppress_context__
+    assert shell in node.processes[-1:]
+
+
 def test_what_says_that_a_lease_is_held_stays_in_the_directory_of_the_test(node: RunningDaemon) -> None:
     """Left elsewhere, a lease of one test would withhold the devices of another one."""
     fake(node, "x.com/held", "--type", "DevicePlugin", "--device", "a=/dev/null")

@@ -337,24 +337,35 @@ def test_another_thread_closes_a_session_and_the_iteration_is_over(tmp_path: Pat
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_wait_ends_when_all_are_registered(make: Make, tmp_path: Path) -> None:
+async def test_a_wait_ends_with_the_status_of_the_plugin_that_is_registered(make: Make, tmp_path: Path) -> None:
     """Also if the daemon went away before: the next stream tells all anew."""
     first = chunked(line(state="dialing"), b"\n", line(state="gone"))
-    second = chunked(line(name="blue.example.com", socket="/r/blue.sock"), line(), end=False)
+    second = chunked(line(name="blue.example.com"), line(type="DRAPlugin", socket="/r/dra.sock"), line(), end=False)
     async with asking(make, tmp_path, first, second) as (client, server):
-        await client.wait_for("red.example.com", "blue.example.com")
+        plugin = await client.wait_for("red.example.com", type="CSIPlugin")
+    assert (plugin.name, plugin.type, plugin.socket) == ("red.example.com", "CSIPlugin", "/r/red.sock")
     assert len(server.requests) == 2
 
 
-async def test_a_wait_that_is_too_long_says_what_is_missing(make: Make, tmp_path: Path) -> None:
-    lines = chunked(line(state="waiting", cause="dial: refused\x1b"), b"\n", end=False)
+@pytest.mark.parametrize(
+    ("name", "plugin_type", "why"),
+    [
+        ("red.example.com", None, "is waiting (dial: refused\\x1b)"),
+        ("no.example.com", None, "is not known: no socket has given this name"),
+        ("red.example.com", "DRAPlugin", "is not known: no socket has given this name and the type DRAPlugin"),
+        # Another plugin has taken the place of the one that was registered.
+        ("blue.example.com", None, "is not known: no socket has given this name"),
+    ],
+)
+async def test_a_wait_that_is_too_long_says_what_is_missing(
+    make: Make, tmp_path: Path, name: str, plugin_type: str | None, why: str
+) -> None:
+    earlier = line(name="blue.example.com", state="dialing")
+    lines = chunked(earlier, line(state="waiting", cause="dial: refused\x1b"), b"\n", end=False)
     async with asking(make, tmp_path, lines, hold=True) as (client, _):
         with pytest.raises(NotReadyError) as caught:
-            await client.wait_for("red.example.com", "no.example.com", timeout=2)
-    assert str(caught.value) == (
-        "within 2 s: red.example.com is waiting (dial: refused\\x1b);"
-        " no.example.com is not known: no socket has given this name"
-    )
+            await client.wait_for(name, type=plugin_type, timeout=2)
+    assert str(caught.value) == f"within 2 s: {name} {why}"
 
 
 async def test_a_wait_for_devices_ends_when_there_are_enough(make: Make, tmp_path: Path) -> None:

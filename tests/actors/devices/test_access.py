@@ -14,9 +14,8 @@ from plugind.actors.io.node_access import NodeAccess
 from plugind.actors.simulation.device_nodes import MemoryNodes
 from plugind.actors.simulation.node import DAEMON_UID, SimulatedNode
 from plugind.protocol.devices.static import FoundNode
-from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.messages import LeaseAsked, RecoverAsked, new_ticket
-from plugind.protocol.leases.replies import Failure
+from plugind.protocol.leases.replies import Failure, LeaseFailedError
 from plugind.protocol.leases.values import Lease, NoOwner, Request, Wanted
 from plugind.protocol.plugins.static_devices import StaticResource
 from plugind.protocol.settings.config import Config
@@ -142,7 +141,7 @@ async def test_a_node_that_others_may_open_is_unhealthy_and_is_not_touched(autoj
         assert await health(node) == {"ttyUSB0": "Healthy"}
         assert users(node, TTY) == [{}]
         node.device_nodes.chmod("/dev/common", 0o666)
-        with pytest.raises(AllocationError, match="no lease of lab/serial gives access to /dev/common: everybody may"):
+        with pytest.raises(LeaseFailedError, match="no lease of lab/serial gives access to /dev/common: everybody may"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         assert users(node, TTY) == [{}], "what was given before the refusal is taken back"
@@ -184,7 +183,7 @@ async def test_a_crash_amid_the_giving_of_a_lease_takes_its_access_back(
 
     async with simulated() as node:
         monkeypatch.setattr(MemoryNodes, "admit", admit_and_crash)
-        with pytest.raises(AllocationError, match="has crashed"):
+        with pytest.raises(LeaseFailedError, match="has crashed"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         assert crashed.is_set()

@@ -72,7 +72,7 @@ async def test_the_lease_actor_is_told_what_can_be_leased_whenever_that_changes(
 
     async with running(devices):
         assert await heard_of(added(calls)) == [
-            OfferChanged(Offer(GPU, DeviceList(), reason="its device plugin has not listed its devices yet"))
+            OfferChanged(Offer(GPU, DeviceList(), reason="its plugin has not listed its devices yet"))
         ]
         offer = Offer(GPU, LISTED, ("/a.sock", 1), OPTIONS, calls)
         assert await heard_of(ListReceived("/a.sock", 1, LISTED, 1.0)) == [OfferChanged(offer)]
@@ -87,7 +87,7 @@ async def test_the_lease_actor_is_told_what_can_be_leased_whenever_that_changes(
         ]
         # That it is deregistered is no sign that its process has ended.
         assert await heard_of(InstanceRemoved("/a.sock", 1, 5.0)) == [
-            OfferChanged(Offer(GPU, turned, reason="its device plugin was deregistered"))
+            OfferChanged(Offer(GPU, turned, reason="its plugin was deregistered"))
         ]
         await trio.sleep(GRACE + 10)
         assert heard.take() == [OfferEnded(GPU)]
@@ -130,6 +130,6 @@ async def test_a_restarted_devices_actor_tells_what_was_not_told(autojump_clock:
     devices.inbox.send_nowait(InstanceRemoved("/a.sock", 1, 2.0))
     async with running(devices):
         await wait_all_tasks_blocked()
-        assert heard.take() == [OfferChanged(Offer(GPU, LISTED, reason="its device plugin was deregistered"))]
+        assert heard.take() == [OfferChanged(Offer(GPU, LISTED, reason="its plugin was deregistered"))]
     async with running(devices):
         assert heard.take() == []

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.node import SimulatedNode
 from plugind.actors.simulation.plugins import FakePlugin
 from plugind.protocol.devices.json import LeaseMarks
-from plugind.protocol.errors import AllocationError
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.protocol.leases.values import Node
 from plugind.protocol.plugins.devices import OTHER_DEVICE
 from plugind.protocol.plugins.static_devices import StaticResource
@@ -59,7 +59,7 @@ async def test_where_no_node_matches_that_is_said(autojump_clock: MockClock) -> 
         assert await health(node) == {}
         found = (await node.supervisor.internals.resources()).find(SERIAL)
         assert (found and found.reason) == "no node matches /dev/ttyUSB*"
-        with pytest.raises(AllocationError, match=r"lab/serial has no devices \(no node matches /dev/ttyUSB\*\)"):
+        with pytest.raises(LeaseFailedError, match=r"lab/serial has no devices \(no node matches /dev/ttyUSB\*\)"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         node.device_nodes.plug("/dev/ttyUSB0", "c188:0")
@@ -76,7 +76,7 @@ async def test_a_lease_gets_the_nodes_and_its_device_is_free_again_afterwards(au
                 assert lease.answer is not None
                 assert lease.answer.nodes == (Node("/dev/ttyUSB0", "/dev/ttyUSB0"), Node("/dev/common", "/dev/common"))
                 assert lease.answer.env == {"PORT": "/dev/ttyUSB0"}
-                with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
+                with pytest.raises(LeaseFailedError, match="Requested: 1, Available: 0"):
                     async with node.supervisor.allocate({SERIAL: 1}):
                         pass
 
@@ -87,13 +87,13 @@ async def test_a_lease_is_refused_where_a_node_is_missing_or_is_another_device_t
     async with simulated() as node:
         await health(node)
         node.device_nodes.plug("/dev/ttyUSB0", "c188:0", place="/devices/usb2")
-        with pytest.raises(AllocationError, match="ttyUSB0 of lab/serial was unplugged, or is another device by now"):
+        with pytest.raises(LeaseFailedError, match="ttyUSB0 of lab/serial was unplugged, or is another device by now"):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
         await health(node)
         node.device_nodes.unplug("/dev/common")
         with pytest.raises(
-            AllocationError, match="the node /dev/common, which all devices of lab/serial share, is not given"
+            LeaseFailedError, match="the node /dev/common, which all devices of lab/serial share, is not given"
         ):
             async with node.supervisor.allocate({SERIAL: 1}):
                 pass
@@ -129,7 +129,7 @@ async def test_a_leased_device_is_given_to_nobody_under_another_name(autojump_cl
 
     async def cannot_have(name: str, device: str) -> None:
         await health(node)
-        with pytest.raises(AllocationError, match=f"requested number of devices unavailable for {name}"):
+        with pytest.raises(LeaseFailedError, match=f"requested number of devices unavailable for {name}"):
             async with node.supervisor.allocate({name: 1}, ids=[device]):
                 pass
 

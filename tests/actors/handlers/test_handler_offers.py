@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind import Device, Handler, Link, Plugin
-from plugind.protocol.errors import AllocationError
+from plugind import Config, Device, Handler, Link, Plugin, StaticResource
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 
 SENSOR = "lab.example.com/sensor"
@@ -42,7 +42,7 @@ async def test_devices_of_a_handler_are_leased_as_long_as_its_plugin_is_register
         assert await shown(node) == [("s-0", "Healthy"), ("s-1", "Healthy")]
         async with node.supervisor.allocate({SENSOR: 1}) as lease:
             assert lease.devices == {SENSOR: ("s-0",)}
-            with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):
+            with pytest.raises(LeaseFailedError, match="Requested: 2, Available: 1"):
                 async with node.supervisor.allocate({SENSOR: 2}):
                     pass
         # What it says next counts, also while its follow runs, and what is unhealthy is not given.
@@ -61,10 +61,24 @@ async def test_devices_of_a_handler_are_leased_as_long_as_its_plugin_is_register
         assert await shown(node) == [("s-0", "Healthy"), ("s-1", "Healthy")]
         plugin.stop()
         await trio.sleep(1.0)
-        with pytest.raises(AllocationError):
+        with pytest.raises(LeaseFailedError, match=r"\(its plugin was deregistered\)"):
             async with node.supervisor.allocate({SENSOR: 1}):
                 pass
         assert not any(resource.allocatable for resource in await node.supervisor.devices())
+
+
+async def test_devices_of_the_configuration_are_not_mixed_with_those_of_a_handler(autojump_clock: MockClock) -> None:
+    config = Config(devices={SENSOR: StaticResource(("/dev/sensor*",))})
+    async with SimulatedNode(config, handlers={"SensorPlugin": Sensors()}) as node:
+        node.device_nodes.plug("/dev/sensor0", "c188:0")
+        node.plug("a.sock", FakePlugin("SensorPlugin", SENSOR))
+        await trio.sleep(1.0)
+        status = node.status("a.sock")
+        assert status is not None
+        assert f"the plugin {SENSOR} can offer no devices: the configuration has devices of that" in (
+            status.cause or ""
+        )
+        assert await shown(node) == [("sensor0", "Healthy")]
 
 
 async def test_a_plugin_whose_name_is_no_resource_offers_nothing(autojump_clock: MockClock) -> None:

@@ -161,13 +161,14 @@ async def test_a_refusal_is_told_to_the_plugin_in_the_words_of_the_process(autoj
 
 
 async def test_while_no_process_serves_the_type_nothing_is_told_to_new_plugins_and_registered_ones_stay(
-    autojump_clock: MockClock,
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served() as (node, nursery, process):
         stays, goes = node.plug("a.sock", sensor()), node.plug("b.sock", sensor("b"))
         await node.registered("a.sock")
         await node.registered("b.sock")
         await node.settled()
+        caplog.clear()
         process.kill()
         await node.settled()
         process.news()
@@ -177,6 +178,12 @@ async def test_while_no_process_serves_the_type_nothing_is_told_to_new_plugins_a
         assert [call.method for call in new.calls] == ["GetInfo"]
         assert node.state("c.sock") == "parked"
         assert node.state("a.sock") == "registered"
+        # Health shows it as long as it is away, and the log says it once.
+        away = f"the handler for {TYPE} is away: no process serves it now"
+        assert node.health()[f"handler {TYPE}"].reason == away
+        assert [text for text in caplog.messages if f'reason="{away}"' in text] == [
+            f'handler is away type={TYPE} reason="{away}"'
+        ]
         await nursery.start(process.serve)
         await node.registered("c.sock")
         await node.settled()

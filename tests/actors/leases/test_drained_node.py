@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.drains import Drain, DrainTarget
 from plugind.protocol.leases.messages import DrainAsked, Failure, LeasesMessage, Problem, RecoverAsked, UndrainAsked
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.protocol.messages.addresses import Address
 from plugind.testing import SimulatedNode
 from plugind.tests.actors.leases.test_embedded_leases import GPU, TWO, plug
@@ -65,7 +65,7 @@ async def test_a_drain_outlives_kills_and_crashes_and_lost_leases_until_its_time
         await node.settled()
         assert await drains(node) == [G0]
         assert await ask(node, partial(RecoverAsked, 0)) is None
-        with pytest.raises(AllocationError, match=r"Available: 1; drained: vendor.com/gpu:gpu-0 until .*: broken"):
+        with pytest.raises(LeaseFailedError, match=r"Available: 1; drained: vendor.com/gpu:gpu-0 until .*: broken"):
             async with node.supervisor.allocate({GPU: 2}):
                 pass
         async with node.supervisor.allocate({GPU: 2}, wait=1e6):

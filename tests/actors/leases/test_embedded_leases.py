@@ -8,9 +8,9 @@ import trio
 
 from plugind.actors.leases.actor import CRASHED
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.drains import DrainTarget
 from plugind.protocol.leases.messages import BindAsked, Failure, Problem, RecoverAsked
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.protocol.leases.values import Answer, ContainerOwner, Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.plugins.devices import Device
 from plugind.supervisor import NodeEndedError
@@ -54,7 +54,7 @@ async def test_without_a_device_there_is_an_error_that_names_the_holder(node: Si
     plug(node, FakeDevices(TWO))
     await node.settled()
     async with node.supervisor.allocate({GPU: 1}, id="mine") as held:
-        with pytest.raises(AllocationError, match="Requested: 2, Available: 1") as caught:
+        with pytest.raises(LeaseFailedError, match="Requested: 2, Available: 1") as caught:
             async with node.supervisor.allocate({GPU: 2}):
                 pass
     assert caught.value.problem is Problem.UNAVAILABLE
@@ -72,10 +72,10 @@ async def test_what_a_program_drains_is_not_leased_until_it_undrains_that(node: 
     assert await node.supervisor.undrain(GPU, "gpu-0") == drain
     async with node.supervisor.allocate({GPU: 2}):
         pass
-    with pytest.raises(AllocationError, match="the node is not drained; nothing is") as caught:
+    with pytest.raises(LeaseFailedError, match="the node is not drained; nothing is") as caught:
         await node.supervisor.undrain(None)
     assert caught.value.problem is Problem.UNKNOWN
-    with pytest.raises(AllocationError, match="device has no resource") as caught:
+    with pytest.raises(LeaseFailedError, match="device has no resource") as caught:
         await node.supervisor.drain(None, "gpu-0")
     assert caught.value.problem is Problem.USAGE
 
@@ -107,7 +107,7 @@ async def test_a_node_that_ends_tells_its_callers(node: SimulatedNode) -> None:
     supervisor = node.supervisor
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.stop)
-        with pytest.raises((NodeEndedError, AllocationError)):
+        with pytest.raises((NodeEndedError, LeaseFailedError)):
             async with supervisor.allocate({GPU: 1}):
                 pass
     with pytest.raises(NodeEndedError):
@@ -136,7 +136,7 @@ async def test_a_release_names_the_lease_that_is_not_there(node: SimulatedNode) 
     async with node.supervisor.allocate({GPU: 1}, id="a"):
         await node.supervisor.release("a")
         assert await node.supervisor.leases() == ()
-        with pytest.raises(AllocationError, match="there is no lease a") as caught:
+        with pytest.raises(LeaseFailedError, match="there is no lease a") as caught:
             await node.supervisor.release("a")
     assert caught.value.problem is Problem.UNKNOWN
 
@@ -153,7 +153,7 @@ async def test_a_crash_ends_no_lease(node: SimulatedNode, actor: str) -> None:
         assert node.crash(actor)  # type: ignore[arg-type]
         await trio.sleep(30.0)
         assert await node.supervisor.leases() == (lease,)
-        with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):
+        with pytest.raises(LeaseFailedError, match="Requested: 2, Available: 1"):
             async with node.supervisor.allocate({GPU: 2}):
                 pass
         async with node.supervisor.allocate({GPU: 1}) as other:
@@ -194,7 +194,7 @@ async def test_a_recovery_cut_short_by_a_crash_gives_no_device_before_the_leases
         node.crash("leases")
         assert await answer.receive() == Failure(Problem.UNAVAILABLE, CRASHED)
         assert "not known yet" in ((await node.supervisor.internals.lease_calls.snapshot()).withheld or "")
-        with pytest.raises(AllocationError, match="all devices are withheld"):
+        with pytest.raises(LeaseFailedError, match="all devices are withheld"):
             async with node.supervisor.allocate({GPU: 1}):
                 pass
         await trio.sleep(60.0)
@@ -239,7 +239,7 @@ async def test_a_crash_answers_those_that_wait(node: SimulatedNode) -> None:
         try:
             async with node.supervisor.allocate({GPU: count}, wait=wait):
                 pytest.fail("it was told of no lease")
-        except AllocationError as error:
+        except LeaseFailedError as error:
             errors.append(str(error))
 
     async with trio.open_nursery() as nursery:
@@ -260,7 +260,7 @@ async def test_a_crash_answers_those_that_wait(node: SimulatedNode) -> None:
 
 
 async def fail_to_allocate(node: SimulatedNode) -> None:
-    with pytest.raises(AllocationError):
+    with pytest.raises(LeaseFailedError):
         async with node.supervisor.allocate({GPU: 2}):
             pass
 

@@ -11,9 +11,9 @@ import trio
 
 from plugind.actors.leases.lease_log import MAX_LABELS, LeaseLog
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.errors import AllocationError
 from plugind.protocol.leases.effects import StopOwner
 from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.protocol.leases.values import ContainerOwner, Lease, LeaseState, NoOwner, ProcessIdentity, Request, Wanted
 from plugind.protocol.logs.limits import LogLimits
 from plugind.protocol.logs.lines import Field, Level
@@ -59,7 +59,7 @@ async def test_the_log_names_each_lease_that_is_granted_or_ends_and_each_caller_
         await started(node)
         async with node.supervisor.allocate({GPU: 2}, id="mine"):
             await trio.sleep(90.0)
-            with pytest.raises(AllocationError) as caught:
+            with pytest.raises(LeaseFailedError) as caught:
                 async with node.supervisor.allocate({GPU: 1}):
                     pass
     granted = {"lease": "mine", "user": USER, "pid": os.getpid(), "devices": f"{GPU}=gpu-0,gpu-1"}
@@ -74,7 +74,7 @@ async def test_the_log_warns_of_leases_that_are_uncertain(autojump_clock: object
     log = Log()
     async with SimulatedNode(log=log) as node:
         (await started(node)).hangs.add(AllocationCall.ALLOCATE)
-        with pytest.raises(AllocationError):
+        with pytest.raises(LeaseFailedError):
             async with node.supervisor.allocate({GPU: 2}, id="mine"):
                 pass
         await trio.sleep(100.0)
@@ -116,7 +116,7 @@ async def test_who_got_devices_is_never_left_out_and_who_got_none_is(autojump_cl
         await started(node)
         for number in range(40):
             async with node.supervisor.allocate({GPU: 1}, id=f"job {number}"):
-                with pytest.raises(AllocationError):
+                with pytest.raises(LeaseFailedError):
                     async with node.supervisor.allocate({GPU: 7}):
                         pass
         lines = [(message, fields.get("lease")) for _, message, fields in log.take()]

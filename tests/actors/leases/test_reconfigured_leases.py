@@ -8,10 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.device_plugins import FakeDevices
-from plugind.protocol.errors import AllocationError, ConfigError
+from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.config import LeaseLimits, LeasesConfig
 from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Problem
+from plugind.protocol.leases.replies import LeaseFailedError
 from plugind.protocol.leases.values import Pool
 from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.settings.config import Config
@@ -46,7 +47,7 @@ class Waiting:
         try:
             async with self.node.supervisor.allocate({GPU: 1}, pool="lab", wait=self.wait) as lease:
                 self.said.append((trio.current_time(), lease.devices[GPU]))
-        except AllocationError as error:
+        except LeaseFailedError as error:
             self.said.append((trio.current_time(), (error.problem, str(error))))
 
 
@@ -102,7 +103,7 @@ async def test_a_caller_whose_pool_is_closed_to_it_while_its_plugin_chooses_has_
         await trio.sleep(20.0)
         assert [devices for _, devices in caller.said] == [("gpu-0",)]
         assert caller.said[0][0] > began
-        with pytest.raises(AllocationError, match="user 500 may not take devices from the pool lab"):
+        with pytest.raises(LeaseFailedError, match="user 500 may not take devices from the pool lab"):
             async with node.supervisor.allocate({GPU: 1}, pool="lab"):
                 pass
 
@@ -128,7 +129,7 @@ async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: 
         await node.settled()
         async with node.supervisor.allocate({GPU: 1}), node.supervisor.allocate({GPU: 1}):
             await node.reconfigure(leasing(limits=LeaseLimits(leases=1)))
-            with pytest.raises(AllocationError, match="user 500 has 1 leases, and may not have more") as caught:
+            with pytest.raises(LeaseFailedError, match="user 500 has 1 leases, and may not have more") as caught:
                 async with node.supervisor.allocate({GPU: 1}):
                     pass
             assert caught.value.problem is Problem.LIMIT

@@ -153,7 +153,44 @@ async def waits_for_a_future() -> None:
         loop.close()
 
 
-@pytest.mark.parametrize("answers", [sleeps, waits_for_a_future])
+async def waits_for_a_queue() -> None:
+    await asyncio.Queue[int]().get()
+
+
+async def sleeps_in_a_nursery() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeps)
+
+
+WAITS = [sleeps, waits_for_a_future, waits_for_a_queue, sleeps_in_a_nursery]
+
+
+@pytest.mark.parametrize("waits", WAITS)
+async def test_a_handler_that_uses_asyncio_is_told_what_to_do_and_has_one_traceback(
+    waits: Callable[[], Awaitable[None]], autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handler breaks at each retry, and its deregister after that: two calls, and two tracebacks in an hour."""
+
+    class OfAsyncio(FakeHandler):
+        async def register(self, plugin: object) -> None:
+            await waits()
+
+        async def deregister(self, plugin: object) -> None:
+            raise KeyError("missing")
+
+    async with SimulatedNode(handlers={"Colour": OfAsyncio()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        with pytest.raises(WaitFailedError) as raised:
+            await node.wait_for("red")
+    text = str(raised.value)
+    assert "a handler runs on Trio: use trio or anyio in the place of asyncio" in text
+    assert text.endswith("KeyError: 'missing'\n")
+    broke = [record.getMessage() for record in caplog.records if record.getMessage().startswith("handler broke")]
+    assert len(broke) == 24
+    assert len([message for message in broke if "\n" in message]) == 2
+
+
+@pytest.mark.parametrize("answers", WAITS)
 async def test_a_service_that_uses_asyncio_fails_the_test_and_says_what_to_do(
     answers: Callable[[], Awaitable[None]], autojump_clock: MockClock
 ) -> None:

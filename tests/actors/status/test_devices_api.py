@@ -348,7 +348,7 @@ async def test_metrics_tell_of_a_state_that_cannot_be_kept(autojump_clock: MockC
         answer = json.loads(await body_of(await node.get("/v1/devices")))
         described = await node.get(f"/plugins/{GPU}")
     assert {"plugind_state_failing 1.0", "plugind_state_failures_total 2.0"} <= set(lines)
-    why = "neither a device plugin nor the configuration offers it since the restart"
+    why = "neither a plugin nor the configuration offers it since the restart"
     awaited = f"the resource {GPU} is awaited, and goes in 298 s: {why}"
     assert (described.status, awaited in described.body.decode()) == (404, True)
     (resource,) = answer["resources"]

@@ -136,7 +136,7 @@ def test_a_stopped_plugin_has_unhealthy_devices_until_its_resource_goes(script: 
     script.effects.clear()
     script.wait(0.001)
     assert script.counts() == (0, 0)
-    assert script.effects == [r.Gone(GPU, "no device plugin for 5m"), r.Forget(GPU)]
+    assert script.effects == [r.Gone(GPU, "no plugin for 5m"), r.Forget(GPU)]
 
 
 def test_a_stream_that_comes_back_within_the_grace_restores_the_resource(script: Script) -> None:
@@ -245,7 +245,7 @@ def test_the_devices_of_a_plugin_that_left_stay_known_until_its_successor_lists(
     script.add("/b")
     script.role("/b", active=True)
     assert script.counts() == (2, 0)
-    assert script.shown().reason == "its device plugin was deregistered"
+    assert script.shown().reason == "its plugin was deregistered"
     script.list("/b", HEALTHY, HEALTHY)
     assert script.counts() == (2, 2)
 
@@ -303,7 +303,7 @@ def test_a_known_resource_is_awaited_for_five_minutes_with_no_devices() -> None:
     assert script.resources.next_end == 350.0
     script.wait(300.0)
     assert script.resources.status(GPU) is None
-    assert script.effects == [r.Gone(GPU, "no device plugin for 5m"), r.Forget(GPU)]
+    assert script.effects == [r.Gone(GPU, "no plugin for 5m"), r.Forget(GPU)]
 
 
 def test_a_known_resource_whose_plugin_is_back_stays() -> None:

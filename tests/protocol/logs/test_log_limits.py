@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from plugind.protocol.logs.limits import MAX_COUNTED, LineCounts, LogLimits, LogLine
+from plugind.protocol.logs.limits import MAX_COUNTED, MAX_TRACEBACKS, TRACEBACK_PERIOD, LineCounts, LogLimits, LogLine
 from plugind.protocol.logs.lines import Field, Level
 
 #: Causes that differ in more than their numbers.
@@ -109,6 +109,39 @@ def test_the_memory_for_counting_is_bounded() -> None:
     assert logged(counts, [waiting(socket=f"/r/{number}.sock") for number in range(2 * MAX_COUNTED)]) == 2 * MAX_COUNTED
     assert [line.message for line in counts.take_summaries(0.0)] == ["plugin waiting … repeated once"]
     assert logged(counts, [waiting()]) == 1
+
+
+def broke(traceback: str, cause: str = "KeyError") -> LogLine:
+    return waiting(cause=cause, traceback=traceback)
+
+
+def with_traceback(counts: LineCounts, traceback: str, now: float) -> bool:
+    line = counts.without_known_traceback(broke(traceback), now)
+    counts.leaves_out(line, now)
+    assert line.fields["cause"] == "KeyError"
+    return line.fields["traceback"] == traceback
+
+
+def test_a_traceback_is_logged_once_an_hour() -> None:
+    counts = LineCounts(LogLimits())
+    times = [0.0, 1.0, TRACEBACK_PERIOD - 0.1, TRACEBACK_PERIOD, TRACEBACK_PERIOD + 1.0]
+    assert [with_traceback(counts, "a", now) for now in times] == [True, False, False, True, False]
+    assert with_traceback(counts, "b", times[-1])
+
+
+def test_a_traceback_whose_line_was_left_out_is_logged_with_the_next_one() -> None:
+    counts = LineCounts(SMALL)
+    logged(counts, [broke("a")] * 2)
+    assert with_traceback(counts, "b", 1.0)
+    assert with_traceback(counts, "b", 61.0)
+    assert not with_traceback(counts, "b", 62.0)
+
+
+def test_of_more_tracebacks_than_are_known_the_oldest_are_logged_again() -> None:
+    counts = LineCounts(LogLimits(same=1000, each=1000))
+    assert all(with_traceback(counts, str(number), 0.0) for number in range(MAX_TRACEBACKS + 1))
+    assert not with_traceback(counts, "1", 1.0)
+    assert with_traceback(counts, "0", 1.0)
 
 
 def test_the_defaults_leave_nothing_out_of_a_storm_of_ten_thousand() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from plugind.protocol.backoff import Backoff
-from plugind.protocol.registration.lives import MOST_PATHS, REMEMBERED, Hold, Life, Lives
+from plugind.protocol.registration.lives import MOST_PATHS, REMEMBERED, Hold, Life, Lives, reason
 
 A, B = "/r/a.sock", "/r/b.sock"
 
@@ -60,6 +61,40 @@ def test_a_series_ages() -> None:
     assert made.hold(A, old) == Hold(old + 1.0, 2)
     made.ended(A, Life(2 * old + 1), 2 * old + 1)
     assert made.hold(A, 2 * old + 1) == Hold(2 * old + 1.5, 1)
+
+
+def test_a_life_begins_with_the_first_notification_or_before_that_with_the_first_dial() -> None:
+    """Fault 49."""
+    life = Life()
+    times = []
+    for note, at in ((life.dialed, 1.0), (life.dialed, 2.0), (life.notified, 3.0), (life.notified, 4.0)):
+        note(at)
+        times.append(life.since)
+    assert times == [1.0, 1.0, 3.0, 3.0]
+
+
+def test_a_life_ends_when_its_silence_begins_unless_somebody_listens_again() -> None:
+    """Fault 49: a daemon may notice the end of a plugin long after it."""
+    ways: tuple[Callable[[Life, float], None], ...] = (
+        Life.dialed,
+        Life.notified,
+        lambda life, at: life.heard(at, listening=True),
+    )
+    for listens in ways:
+        made, life = lives(), Life(0.0)
+        life.heard(2.0, listening=False)
+        listens(life, 3.0)
+        assert life.silent is None
+        life.heard(4.0, listening=False)
+        life.heard(6.0, listening=False)
+        assert life.silent == 4.0
+        life.since = 0.0
+        made.ended(A, life, 100.0)
+        assert made.hold(A, 4.0) == Hold(4.5, 1)
+
+
+def test_the_reason_counts_the_short_lives() -> None:
+    assert [reason(1), reason(2)] == ["crash loop: 1 short life", "crash loop: 2 short lives"]
 
 
 def test_a_hundred_thousand_paths_are_not_remembered() -> None:
