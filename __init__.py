@@ -27,11 +27,11 @@ if TYPE_CHECKING:
         PreparedDevice,
     )
     from .protocol.health.checks import Checked, HealthChecks
-    from .protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+    from .protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
-    from .protocol.leases.replies import LeaseFailedError, Problem
-    from .protocol.leases.values import Lease, Pool
+    from .protocol.leases.replies import LeaseFailedError, LimitMet, Problem
+    from .protocol.leases.values import Lease, Pool, UserLimits
     from .protocol.logs.limits import LogLimits
     from .protocol.logs.lines import Level, Logger
     from .protocol.messages.reconciler import RetryAnswer
@@ -75,10 +75,12 @@ __all__ = [
     "LaggedError",
     "Lease",
     "LeaseFailedError",
+    "LeaseHistoryConfig",
     "LeaseLimits",
     "LeaseUsers",
     "LeasesConfig",
     "Level",
+    "LimitMet",
     "Link",
     "LogLimits",
     "Logger",
@@ -101,6 +103,7 @@ __all__ = [
     "Supervisor",
     "Timeouts",
     "Trust",
+    "UserLimits",
     "WireLimits",
     "__version__",
 ]
@@ -123,11 +126,11 @@ if not TYPE_CHECKING:
             DRAAnswerError DRACallError DRAClaim DRAClaimError DRADriverUnknownError DRAError PreparedDevice
         """,
         ".protocol.health.checks": "Checked HealthChecks",
-        ".protocol.leases.config": "LeaseLimits LeaseUsers LeasesConfig",
+        ".protocol.leases.config": "LeaseHistoryConfig LeaseLimits LeaseUsers LeasesConfig",
         ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.mapped": "ResourceConfig",
-        ".protocol.leases.replies": "LeaseFailedError Problem",
-        ".protocol.leases.values": "Lease Pool",
+        ".protocol.leases.replies": "LeaseFailedError LimitMet Problem",
+        ".protocol.leases.values": "Lease Pool UserLimits",
         ".protocol.logs.limits": "LogLimits",
         ".protocol.logs.lines": "Level Logger",
         ".protocol.messages.reconciler": "RetryAnswer",

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from ...protocol.leases.asked_json import MAX_UID, LeaseBody, ProcessWish
+from ...protocol.leases.asked_json import LeaseBody, ProcessWish
 from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment, useless
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner, request_of
@@ -238,15 +238,9 @@ def _pid(text: str) -> int:
 
 
 def _user(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text[:11]) <= MAX_UID:
-        return int(text)
-    # Most leases are the asker's own.
-    import pwd
+    from .lease_words import uid_of  # Most leases are the asker's own.
 
-    try:
-        return pwd.getpwnam(text).pw_uid
-    except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"there is no user {text!r}: give a name or a uid") from None
+    return uid_of(text)
 
 
 def refuse(words: Sequence[str], end: SystemExit, command: Sequence[str] | None) -> None:

@@ -31,7 +31,8 @@ GROUPS = {
         "ls": "list the plugins",
         "who": "show who has which devices",
         "devices": "list the devices",
-        "leases": "list the leases",
+        "leases": "list the leases, or their history",
+        "usage": "sum for how long devices were held",
         "describe": "tell all about a plugin",
         "inventory": "print plugins, devices and holders as one document",
         "watch": "print changes as they happen",
@@ -65,6 +66,8 @@ COMMANDS = {name: line for group in GROUPS.values() for name, line in group.item
 _HEADINGS = {next(iter(group)): heading for heading, group in GROUPS.items()}
 #: What argparse says of a misspelt command, before the list of all.
 _INVALID = re.compile(r"argument COMMAND: invalid choice: '(\S{1,64})' ")
+#: Options whose time may begin with a minus, as those of ``journalctl``.
+_TIMES = ("--since", "--until", "--at")
 #: Commands that programs run. The help does not list them.
 _HIDDEN = ("lease-hook",)
 #: Commands for which the words after ``--`` are a command of the user.
@@ -110,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     open_standard_descriptors()
     words, command = _split(_spelt_out(words))
+    words = _with_times(words)
     try:
         # Most of the time until a command runs is spent in imports.
         with importing:
@@ -129,6 +133,17 @@ def _main(words: Sequence[str], importing: AbstractContextManager[None]) -> int:
     args.command = command
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
+
+
+def _with_times(words: Sequence[str]) -> Sequence[str]:
+    """Return the words with ``--since -2h`` as one, which argparse takes for two options."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in _TIMES and re.match(r"-\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _spelt_out(words: Sequence[str]) -> Sequence[str]:

@@ -17,8 +17,9 @@ from ...protocol.errors import ConfigError
 from ...protocol.handlers.csi import CSIConfig
 from ...protocol.handlers.dra import DRAConfig
 from ...protocol.health.checks import HealthChecks
-from ...protocol.leases.config import LeaseLimits, LeasesConfig, LeaseUsers
-from ...protocol.leases.values import Pool
+from ...protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
+from ...protocol.leases.mapped import ResourceConfig
+from ...protocol.leases.values import Pool, UserLimits
 from ...protocol.logs.limits import LogLimits
 from ...protocol.logs.lines import Format, Level
 from ...protocol.plugins.info import InfoLimits
@@ -44,7 +45,7 @@ from ..client.paths import default_status_path
 MAX_RANGE: Final = 65536
 #: Settings that become fields of the configuration as they are. The others are put together below.
 _SIMPLE: Final = frozenset(field.name for field in attrs.fields(Config)) - {
-    *("roots", "endpoint_directories", "state", "handler_uids")
+    *("roots", "endpoint_directories", "state", "handler_uids", "resources")
 }
 
 
@@ -162,6 +163,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         metrics=_metrics(values),
         log_limits=_log_limits(values),
         handler_uids={of: uids_of(users) for of, users in values.get("handler_uids", {}).items()},
+        resources=_resources_of(given.get("resources")),
         handles_sigint=True,
         **{key: value for key, value in values.items() if key in _SIMPLE},
     )
@@ -256,14 +258,15 @@ def _log_limits(values: Mapping[str, Any]) -> LogLimits | None:
 
 def _leases(given: Mapping[str, Given]) -> LeasesConfig:
     """Return the configuration of leases, with uids instead of names."""
-    defaults = LeasesConfig()
+    defaults, values = LeasesConfig(), {key: setting.value for key, setting in given.items()}
     return LeasesConfig(
         users=LeaseUsers(
             _resolved(given.get("leases.users.uids"), uids_of, frozenset()),
             _resolved(given.get("leases.users.group"), gid_of, None),
         ),
-        pools=_resolved(given.get("leases.pools"), _pools_of, ()),
-        limits=LeaseLimits(**_part("leases.limits", {key: setting.value for key, setting in given.items()})),
+        pools=_pools_of(given.get("leases.pools")),
+        limits=LeaseLimits(**_part("leases.limits", values)),
+        history=LeaseHistoryConfig(**_part("leases.history", values)),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
         permitted=_resolved(given.get("leases.permitted"), tuple, ()),
         # A daemon without its leases would give the same devices to others after a restart.
@@ -278,8 +281,24 @@ def _resolved(given: Given | None, resolve: Callable[[Any], Any], default: Any) 
     return default if given is None else resolve(given.value)
 
 
-def _pools_of(pools: Iterable[PoolGiven]) -> tuple[Pool, ...]:
-    return tuple(Pool(pool.name, pool.resource, frozenset(pool.ids), uids_of(pool.users)) for pool in pools)
+def _pools_of(given: Given | None) -> tuple[Pool, ...]:
+    pools: Iterable[PoolGiven] = () if given is None else given.value
+    return tuple(
+        Pool(pool.name, pool.resource, frozenset(pool.ids), uids_of(pool.users), _from(pool.limits, given, str(index)))
+        for index, pool in enumerate(pools)
+    )
+
+
+def _resources_of(given: Given | None) -> Mapping[str, ResourceConfig]:
+    resources: Mapping[str, ResourceConfig] = {} if given is None else given.value
+    return {name: attrs.evolve(found, limits=_from(found.limits, given, name)) for name, found in resources.items()}
+
+
+def _from(limits: UserLimits, given: Given | None, name: str) -> UserLimits:
+    """Return limits with the source of this entry of a setting, which a message about a limit names."""
+    if given is None or limits == UserLimits():
+        return limits
+    return attrs.evolve(limits, source=str(given.within.get(name, given.source)))
 
 
 def uids_of(users: Iterable[TrustedUser]) -> frozenset[int]:

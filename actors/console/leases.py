@@ -22,17 +22,21 @@ from ..client.transport import asked
 from .ending import EXIT_OK, complain, say
 from .lease_failures import fail
 from .lease_watch import watch_leases
-from .lease_words import devices_by_resource, end, owner, user
+from .lease_words import add_period_arguments, devices_by_resource, end, owner, user
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
 from .table import WHOLE, add_table_argument, fitting, shortened, table_width
+from .times import past
 
 _COLUMNS = ("LEASE", "STATE", "OWNER", "USER", "SINCE", "UNTIL", "DEVICES", "REASON")
+_OF_HISTORY = ("device", "resource", "user", "at", "since", "until")
 _EPILOG = """examples:
   plugind leases
   plugind leases --prefix slurm- -o json | jq -r '.leases[].id'
   plugind leases --watch
   plugind leases recover --none-held
+  plugind leases --history --device gpu-3 --at 02:14
+  plugind leases --history --user alice --since yesterday -o csv
 
 A lease is queued, choosing, pending, held, or uncertain: its plugin has not said whether it has prepared the devices.
 On a terminal, reasons have lines of their own, SINCE is left out if there is no room, then long ids are shortened and
@@ -41,6 +45,11 @@ devices counted, and then more columns are left out. In a pipe, and with -o wide
 'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
 then, or a reboot, no device is given to anybody. As a hint it names the processes whose environment has a lease
 that plugind does not know; anybody can forge that, and whoever has left it out is not named.
+
+--history lists the devices of all leases that were granted, also of those that have ended, the latest grant first. An
+end that plugind did not see, such as that of a machine that lost its power, is shown as the time 'by' which it was, and
+HELD as the time for which the device was held at least. A TIME is 02:14, '2027-01-31 02:14', 2027-01-31T02:14:00Z,
+yesterday, or 2h for two hours ago. Whoever may only lease devices sees the leases of its own user.
 
 exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers"""
 
@@ -53,7 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--none-held", action="store_true", help="of recover: no leased device is in use")
     parser.add_argument("--prefix", metavar="TEXT", default="", help="list only leases whose ids begin with this")
     parser.add_argument("--watch", action="store_true", help="print all leases, then each change, until plugind stops")
-    add_table_argument(parser, "one object, with a list of leases; with --watch, one for each change")
+    parser.add_argument("--history", action="store_true", help="list who had which devices, and when")
+    parser.add_argument("--device", metavar="ID", help="with --history: this device, or all its shares")
+    parser.add_argument("--resource", metavar="RESOURCE", help="with --history: devices of this resource")
+    parser.add_argument("--at", metavar="TIME", type=past, help="with --history: who had them at this time")
+    add_period_arguments(parser, "with --history: ")
+    what = "one object, with a list of leases; with --watch, one for each change; with --history, with a list of rows"
+    add_table_argument(parser, what, "with --history")
     add_status_argument(parser)
 
 
@@ -66,7 +81,14 @@ def run(args: argparse.Namespace) -> int:
     if args.action is not None and args.watch:
         args.parser.error("--watch follows the leases: leave out recover")
     path = status_path(args)
+    wrong = _wrong_with_history(args)
+    if wrong is not None:
+        args.parser.error(wrong)
     try:
+        if args.history:
+            from .lease_history import show_history  # Few ask for it.
+
+            return show_history(path, args)
         if args.watch:
             return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
@@ -80,6 +102,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         say("".join(f"{line}\n" for line in lines(found, table_width(args))))
     return EXIT_OK
+
+
+def _wrong_with_history(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the options of ``--history``; None if nothing is."""
+    given = [f"--{name}" for name in _OF_HISTORY if getattr(args, name) is not None]
+    if args.output == "csv":
+        given.append("-o csv")
+    if given and not args.history:
+        return f"{given[0]} is an option of --history"
+    if args.history and (args.action is not None or args.watch or args.prefix):
+        return "--history lists what was: leave out recover, --watch and --prefix"
+    if args.at is not None and (args.since is not None or args.until is not None):
+        return "--at is one moment: leave out --since and --until"
+    return None
 
 
 def _recover(path: str, *, as_json: bool) -> int:

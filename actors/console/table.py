@@ -272,9 +272,10 @@ def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) 
     return rows
 
 
-def add_table_argument(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add ``-o`` and ``--json`` of a table, both for the attribute ``output``; ``what`` describes the JSON."""
-    parser.add_argument("-o", "--output", choices=("wide", "json"), help=f"wide: all columns; json: {what}")
+def add_table_argument(parser: argparse.ArgumentParser, what: str, csv: str | None = None) -> None:
+    """Add ``-o`` and ``--json`` of a table, both for the attribute ``output``; ``what`` and ``csv`` describe them."""
+    forms, more = (("wide", "json"), "") if csv is None else (("wide", "json", "csv"), f"; csv: {csv}")
+    parser.add_argument("-o", "--output", choices=forms, help=f"wide: all columns; json: {what}{more}")
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
 
 

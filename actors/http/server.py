@@ -35,6 +35,7 @@ from .limits import HttpLimits, Place
 from .places import AllPlaces, Connection, Standing
 
 __all__ = [
+    "TEXT",
     "Guests",
     "HttpLimits",
     "HttpRequest",
@@ -74,6 +75,8 @@ class HttpRequest:
     version: int = 1
     #: Whether the client asks for text in the place of JSON.
     plain: bool = False
+    #: Whether the client may not see what is of other users: it is a guest of no kind that sees everything.
+    own_only: bool = False
 
 
 @value
@@ -104,6 +107,8 @@ class LateResponse(HttpResponse):
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
+#: The type of text in the place of JSON.
+TEXT = "text/plain; charset=utf-8"
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
@@ -118,7 +123,7 @@ def json_response(
 def text_response(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
     """A response of lines of text, in which what is not UTF-8 is escaped."""
     body = text.encode("utf-8", "backslashreplace")
-    return HttpResponse(status, "text/plain; charset=utf-8", body, headers=headers)
+    return HttpResponse(status, TEXT, body, headers=headers)
 
 
 def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
@@ -142,6 +147,8 @@ class Guests:
     may: Callable[[HttpRequest], bool] = lambda _: False
     #: What the answer says if not.
     refusal: str = "guests may not ask that"
+    #: Whether they see what is of other users.
+    sees_all: bool = False
 
     def include(self, connection: trio.socket.SocketType, peer: Credentials) -> bool:
         """Whether the process at the other end is one of them."""
@@ -247,6 +254,8 @@ class _Admission:
 
     async def _serve(self, connection: Connection, kinds: Sequence[Guests]) -> None:
         async def answer(request: HttpRequest) -> HttpResponse:
+            if kinds and not any(kind.sees_all for kind in kinds):
+                request = attrs.evolve(request, own_only=True)
             return self._refusal(connection, kinds, request) or await self._handler(request)
 
         try:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TypeVar
 from urllib.parse import quote
 
 from ...protocol.devices.resources import Forget, Remember
+from ...protocol.errors import StateError
 from ...protocol.leases import effects as leases_effects
 from ...protocol.leases.messages import Kept
 from ...protocol.plugins.devices import KnownResource
@@ -72,6 +74,38 @@ def is_locked(error: sqlite3.Error) -> bool:
 def _code(error: sqlite3.Error) -> int:
     """Return the primary code of an error, without the details in its upper bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def set_aside(path: str) -> None:
+    """Rename a database to ``.bad``, with its journal, which must not be used for the new one."""
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            os.replace(path + suffix, f"{path}.bad{suffix}")
+
+
+def make_file(path: str) -> None:
+    """Make the file with the right mode. Do not open an existing one, since closing it would end SQLite's lock.
+
+    Raises:
+      StateError: if there is something else than a file.
+      OSError: if it cannot be made.
+    """
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise StateError(f"{path} is not a file: move it away, or name another directory with --state")
+    except FileNotFoundError:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def cause_of(error: sqlite3.Error, path: str) -> str:
+    """Return the problem and what to do. SQLite says ``disk I/O error`` if nothing may be written."""
+    directory = os.path.dirname(path)
+    with suppress(OSError):
+        if os.statvfs(directory).f_flag & os.ST_RDONLY:
+            return "its file system is read-only; mount it with rw, or use --state"
+    if not (os.access(directory, os.W_OK) and os.access(path, os.W_OK)):
+        return f"uid {os.geteuid()} may not write to it and its directory; give it the right to, or use --state"
+    return f"{error}; free space, or repair its directory"
 
 
 # --- open -------------------------------------------------------------------------------------------------------------
@@ -158,7 +192,7 @@ def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], Non
     database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
     try:
         prepare(database)
-        _check(database)
+        check(database, APPLICATION_ID, VERSION)
     except sqlite3.DatabaseError as error:
         database.close()
         if is_damaged(error):
@@ -170,14 +204,19 @@ def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], Non
     return database
 
 
-def _check(database: sqlite3.Connection) -> None:
+def check(database: sqlite3.Connection, ours: int, known: int) -> None:
+    """Check that a database has ``ours`` as its application, at most the version ``known``, and no damage.
+
+    Raises:
+      NotUsableError: if not.
+    """
     application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
     if not application and not version and not has_tables(database):
         return  # A new file.
-    if application != APPLICATION_ID:
+    if application != ours:
         raise NotUsableError("it is another program's")
-    if version > VERSION:
-        raise NotUsableError(f"a newer plugind has written it: its version is {version}, and this one has {VERSION}")
+    if version > known:
+        raise NotUsableError(f"a newer plugind has written it: its version is {version}, and this one has {known}")
     problems = [text for (text,) in database.execute("PRAGMA quick_check(1)")]
     if problems != ["ok"]:
         raise NotUsableError(f"it is damaged: {problems[0]}")

@@ -220,7 +220,7 @@ class StateFile:
                 raise ConfigError(
                     f"another plugind uses {self.path}: give this one another directory with --state DIR"
                 ) from error
-            raise StateError(f"{self.path} cannot be used: {self._cause(error)}") from error
+            raise StateError(f"{self.path} cannot be used: {state_database.cause_of(error, self.path)}") from error
         except state_database.OtherDirectoryError as error:
             raise ConfigError(
                 f"{self.path} keeps the resources of the device plugins in {error}: give this plugind another"
@@ -235,15 +235,6 @@ class StateFile:
         finally:
             if self._closed:
                 self._let_go()
-
-    def _cause(self, error: sqlite3.Error) -> str:
-        """Return the problem and what to do. SQLite says ``disk I/O error`` if nothing may be written."""
-        with suppress(OSError):
-            if os.statvfs(self._directory).f_flag & os.ST_RDONLY:
-                return "its file system is read-only; mount it with rw, or use --state"
-        if not (os.access(self._directory, os.W_OK) and os.access(self.path, os.W_OK)):
-            return f"uid {os.geteuid()} may not write to it and its directory; give it the right to, or use --state"
-        return f"{error}; free space, or repair its directory"
 
     def _read_resources(self) -> list[KnownResource]:
         nothing: list[KnownResource] = []
@@ -384,14 +375,14 @@ class StateFile:
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             self._make_directory()
-            self._make_file()
+            state_database.make_file(self.path)
             if not self._has_looked:
                 self._withheld = None
             try:
                 self._database = state_database.open_to_write(self.path)
             except state_database.NotUsableError as error:
                 self._set_aside(str(error))
-                self._make_file()
+                state_database.make_file(self.path)
                 self._database = state_database.open_to_write(self.path)
             if not self._has_looked:
                 self._look_for_others(self._database)
@@ -434,21 +425,11 @@ class StateFile:
                 f" and chown, or name another directory with --state"
             )
 
-    def _make_file(self) -> None:
-        """Make the file with the right mode. Do not open an existing one, since closing it would end SQLite's lock."""
-        try:
-            if not stat.S_ISREG(os.lstat(self.path).st_mode):
-                raise StateError(f"{self.path} is not a file: move it away, or name another directory with --state")
-        except FileNotFoundError:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
     def _set_aside(self, why: str) -> None:
         """Rename the file and its journal, which must not be used for the new database."""
         self._withheld = f"{self.path} was set aside: {why}; {_RECOVER}"
         self.replaced += 1
-        for suffix in ("-wal", "-shm", ""):
-            with suppress(FileNotFoundError):
-                os.replace(self.path + suffix, f"{self.path}.bad{suffix}")
+        state_database.set_aside(self.path)
         self._set_aside_because.append(why)
 
     def _let_go(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import attrs
 import trio
@@ -32,6 +32,9 @@ from .lease_log import LeaseLog
 from .memory import LeasesMemory
 from .owners import Owners
 from .saving import Saving
+
+if TYPE_CHECKING:
+    from .history import LeaseHistory
 
 CRASHED = "what gives leases in plugind has crashed, and begins anew: ask again"
 
@@ -52,6 +55,7 @@ class LeaseActor:
         access: NodeAccess,
         memory: LeasesMemory,
         log: LeaseLog,
+        history: LeaseHistory | None = None,
     ) -> None:
         """Begin with an empty ``book``."""
         self._inbox = inbox
@@ -62,6 +66,7 @@ class LeaseActor:
         self._access = access
         self._memory = memory
         self._log = log
+        self._history = history
 
     async def run(self) -> None:
         """Own the leases until cancelled."""
@@ -93,6 +98,8 @@ class LeaseActor:
         """Begin with the leases that were ``kept`` over a restart of plugind, before any message is taken."""
         self._log.keep(kept)
         self._memory.begin(kept.leases)
+        if self._history is not None and self._saving.is_read:
+            self._history.keep(kept.leases)
         for first in range(0, max(1, len(kept.leases)), BATCH):
             some = attrs.evolve(kept, leases=kept.leases[first : first + BATCH])
             self._carry_out(self._book.start(some, trio.current_time()))
@@ -144,6 +151,8 @@ class LeaseActor:
         if isinstance(message, m.LeasesRead):
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
             self._access.begin(message.kept.leases, message.kept.withheld)
+            if self._history is not None:
+                self._history.keep(message.kept.leases)
 
     def _tell_reader(self, reader: m.LeasesAsked | m.ShowAsked | m.LeasesSubscribed) -> None:
         match reader:
@@ -162,6 +171,8 @@ class LeaseActor:
         problem = self._saving.problem
         shown = self._book.snapshot(trio.current_time(), problem or self._files.problem)
         shown = attrs.evolve(shown, state_fails=problem is not None, state_failures=self._saving.failures)
+        if self._history is not None:
+            shown = attrs.evolve(shown, history_losses=self._history.losses)
         return self._memory.counts.added_to(shown)
 
     # --- effects ------------------------------------------------------------------------------------------------------
@@ -198,7 +209,7 @@ class LeaseActor:
                 case e.EndAccess():
                     self._access.end(effect.id)
                 case e.ShowLease():
-                    self._log.show(self._memory.show(effect.lease), effect.lease)
+                    self._show(effect.lease)
                 case e.ShowDrain():
                     self._log.show_drain(effect)
                 case e.Failed():
@@ -206,6 +217,12 @@ class LeaseActor:
                     self._log.fail(effect)
                 case _:
                     assert_never(effect)
+
+    def _show(self, lease: Lease) -> None:
+        before = self._memory.show(lease)
+        self._log.show(before, lease)
+        if self._history is not None:
+            self._history.note(before, lease)
 
     def _stop(self, effect: e.StopOwner) -> None:
         try:

@@ -28,6 +28,7 @@ from .store import LeaseStore
 if TYPE_CHECKING:
     from ...protocol.leases.book import Book
     from ..io.node_access import NodeAccess
+    from .history import LeaseHistory
 
 
 #: Seconds for which a node that stops waits for its last writes: what is not written is as after a kill.
@@ -62,6 +63,7 @@ class LeaseUnit:
         resources: Mapping[str, ResourceConfig] = BUILT_IN,
         access: NodeAccess,
         closed: str | None = None,
+        history: LeaseHistory | None = None,
     ) -> None:
         """Keep in ``store`` what is to outlive a restart; ``ports`` are opened with it.
 
@@ -78,6 +80,8 @@ class LeaseUnit:
         self._access = access
         self._closed = closed
         self._saving = Saving(store, self.inbox, log)
+        #: None if none is kept.
+        self.history = history
         self._log = LeaseLog(log, self._wall)
         self._logger = log
         #: What outlives a crash of the actor.
@@ -131,6 +135,7 @@ class LeaseUnit:
             "lease owners": self._owners.run,
             "CDI files": self._files.run,
             "leases": self._run,
+            **({} if self.history is None else {"lease history": self.history.run}),
         }
 
     async def _run(self) -> None:
@@ -140,7 +145,15 @@ class LeaseUnit:
         from .actor import LeaseActor
 
         actor = LeaseActor(
-            self.inbox, self._new_book(), self._saving, self._owners, self._files, self._access, self.memory, self._log
+            self.inbox,
+            self._new_book(),
+            self._saving,
+            self._owners,
+            self._files,
+            self._access,
+            self.memory,
+            self._log,
+            self.history,
         )
         kept, self._kept = self._kept, None
         if kept is None:
@@ -196,10 +209,14 @@ class LeaseUnit:
         """Wait until all is written that the actor has decided, for a few seconds."""
         with trio.move_on_after(SETTLE_TIMEOUT):
             await self._saving.settle()
+            if self.history is not None:
+                await self.history.settle()
 
     def close(self) -> None:
         """Let go of the store, and of all processes."""
         self._store.close()
+        if self.history is not None:
+            self.history.close()
         if self._ports is not None:
             self._ports.owners.close()
             self._ports.clock.close()

@@ -154,7 +154,7 @@ class Node:
         state = ports.state(config, self._log)
         open_ports = partial(ports.leases, config, self.status_socket)
         access = NodeAccess(ports.nodes)
-        self.leases = wiring.leases_of(config, self.rules.users, state.leases, open_ports, access, self._log)
+        self.leases = wiring.leases_of(config, self.rules.users, state, open_ports, access, self._log)
         #: The leases of the program that embeds the node.
         self.lease_calls = LeaseCalls(self.leases, self.callers, self.rules.users.own)
         self.devices = Devices(state.devices, self._log, self.leases.inbox)
@@ -217,6 +217,7 @@ class Node:
             reserve=self._reserve,
             devices=self.devices.inbox,
             leases=self.leases.inbox,
+            history=self.leases.history,
             refresh_facts=self.links.refresh_facts,
             port=self._metrics_port,
             remote=self.remote_handlers,

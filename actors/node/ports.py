@@ -38,6 +38,7 @@ from .paths import directories_of
 if TYPE_CHECKING:
     from ..devices.directory import DeviceDirectory
     from ..io.device_nodes import NodePort
+    from ..leases.history import LeaseHistory
 
 
 @value
@@ -46,6 +47,8 @@ class NodeState:
 
     devices: StateStore
     leases: LeaseStore
+    #: None if no history of leases is kept.
+    history: LeaseHistory | None = None
 
 
 def device_nodes() -> NodePort:
@@ -68,7 +71,12 @@ def state_store(config: Config, log: Logger) -> NodeState:
         log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
     directories, cdi = tuple(directories_of(config)), config.leases.cdi_directory
     file = StateFile(config.state, log, serves=serves, directories=directories, markers=markers, cdi=cdi)
-    return NodeState(file, file)
+    if config.leases.history.days is None:
+        return NodeState(file, file)
+    from ..io.history_file import HistoryFile
+    from ..leases.history import LeaseHistory
+
+    return NodeState(file, file, LeaseHistory(HistoryFile(config.state, config.leases.history, log), time.time, log))
 
 
 def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:

@@ -28,9 +28,9 @@ from ..grpc.client.turns import Shared
 from ..grpc.endpoints import EndpointFiles, Endpoints
 from ..handlers.links import RESTARTS
 from ..io.node_access import NodeAccess
-from ..leases.store import LeaseStore
 from ..leases.unit import LeasePorts, LeaseUnit
 from ..status.metrics_port import MetricsPort
+from .ports import NodeState
 
 _NO_STATE = (
     "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
@@ -79,7 +79,7 @@ def lease_users_of(config: Config, users: Users) -> LeaseUsers:
 
 
 def leases_of(
-    config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], access: NodeAccess, log: Logger
+    config: Config, users: Users, state: NodeState, ports: Callable[[], LeasePorts], access: NodeAccess, log: Logger
 ) -> LeaseUnit:
     """Return the lease actor of a node with its parts.
 
@@ -88,9 +88,9 @@ def leases_of(
     """
     check_pools(config.leases.pools)
     why_not = _OBSERVING if config.observe else _NO_STATE
-    closed = None if store.lasting or config.leases.without_state else why_not
+    closed = None if state.leases.lasting or config.leases.without_state else why_not
     return LeaseUnit(
-        store,
+        state.leases,
         ports,
         config.leases,
         log,
@@ -98,6 +98,7 @@ def leases_of(
         resources=config.resources,
         access=access,
         closed=closed,
+        history=state.history,
     )
 
 

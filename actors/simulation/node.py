@@ -65,6 +65,7 @@ from ..handlers.calls import HANDLER_BROKE
 from ..handlers.handler import Handler
 from ..io.unix_socket import Credentials
 from ..leases.cdi_writer import MemoryCdiStore
+from ..leases.history import HistoryStore, LeaseHistory
 from ..leases.store import MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..logs.lines import STANDARD, logger_of
@@ -198,6 +199,8 @@ class SimulatedNode:
         self.store = MemoryStore()
         self.lease_store = MemoryLeaseStore(lasting=True)
         self.cdi_store = MemoryCdiStore()
+        #: What keeps the history of leases; None for none.
+        self.history_store: HistoryStore | None = None
         #: The processes that can own leases, one of which is this program, and the clock of the boot.
         self.owners = self.network.owners
         self.owners.start(os.getpid())
@@ -334,7 +337,7 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
-            state=lambda _config, _log: NodeState(self.store, self.lease_store),
+            state=self._state,
             leases=self._lease_ports,
             nodes=lambda: self.device_nodes,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
@@ -362,6 +365,11 @@ class SimulatedNode:
             self._supervisor = None
             self._statuses.clear()
             self._ended.set()
+
+    def _state(self, _config: Config, log: Logger) -> NodeState:
+        store = self.history_store
+        history = None if store is None else LeaseHistory(store, trio.current_time, log)
+        return NodeState(self.store, self.lease_store, history)
 
     def _lease_ports(self, _config: Config, _status_socket: str | None) -> LeasePorts:
         return LeasePorts(

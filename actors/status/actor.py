@@ -64,6 +64,7 @@ from .metrics_port import MetricsPort
 
 if TYPE_CHECKING:
     from ..handlers.remote import RemoteHandlers
+    from .history_api import HistoryReader
     from .serving import ServedRoutes
 
 __all__ = ["Memory", "StatusConfig", "run"]
@@ -86,6 +87,7 @@ async def run(
     refresh_facts: RefreshFacts | None = None,
     port: MetricsPort | None = None,
     remote: Callable[[], RemoteHandlers] | None = None,
+    history: HistoryReader | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
@@ -95,7 +97,7 @@ async def run(
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46). ``health``
     returns the health of the node's actors; it works even if this actor hangs. ``devices`` and ``leases`` are
     the addresses of the devices actor and the lease actor, if there are any. ``remote`` returns the handlers in other
-    processes; None if the node takes none.
+    processes; None if the node takes none. ``history`` reads the history of leases, if there is one.
 
     A restarted actor that cannot make the socket goes on without it and tries again.
 
@@ -130,6 +132,7 @@ async def run(
             refresh_facts=refresh_facts,
             reserve=reserve,
             remote=remote,
+            history=history,
         )
 
     server = _Server(made)

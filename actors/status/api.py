@@ -37,6 +37,7 @@ from ..http.server import HttpRequest, HttpResponse, Send, json_response, proble
 from ..io import own_process
 from .devices_api import NO_ANSWER, DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers, is_handler_stream
+from .history_api import HistoryApi, is_about_history
 from .leases_api import DRAINS, LeasesApi, is_about_leases, is_allocation
 from .memory import LastCrash, Memory, StatusConfig
 from .streams import AnswerStream, OpenWatches, Unsent, Watched, listed, send_pieces
@@ -75,6 +76,8 @@ REQUESTS = {
     "GET /v1/leases": "every lease; ?prefix= keeps those whose id begins so",
     "GET /v1/leases/ID": "one lease",
     "GET /v1/leases/watch": "every lease, then each change, as JSON lines; heartbeat as for /watch",
+    "GET /v1/history": "who had which devices; ?device=, resource=, uid=, since= and until= keep some rows",
+    "GET /v1/history/usage": "for how long; by=user, resource, label or label:KEY",
     "POST /v1/leases": 'lease devices; the body is {"resources": {R: N}, "owner": {"kind": KIND}, …}',
     "POST /v1/leases/ID/renew": "let the time of a lease begin again",
     "POST /v1/leases/ID/bind": "bind a lease to a container, as its hook does",
@@ -105,7 +108,8 @@ _PLACES = {
 
 def is_for_lease_users(request: HttpRequest) -> bool:
     """Whether users who can only see and lease devices may send ``request``."""
-    return is_about_leases(request.path) or request.path == "/v1/devices" or request.path.startswith("/v1/devices/")
+    path = request.path
+    return is_about_leases(path) or is_about_history(path) or path == "/v1/devices" or path.startswith("/v1/devices/")
 
 
 def changes_nothing(request: HttpRequest) -> bool:
@@ -130,6 +134,7 @@ class Api:
     health: Callable[[], tuple[ActorHealth, ...]] = tuple
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
+    history: HistoryApi = attrs.field(factory=lambda: HistoryApi(time.time))
     refresh_facts: RefreshFacts | None = None
     #: Makes the routes for handlers in other processes, at the first request; None for none.
     remote: Callable[[], HandlersApi] | None = None
@@ -152,6 +157,8 @@ class Api:
         """Return the answer to ``request``."""
         if is_about_leases(request.path) or request.path in DRAINS:
             return await self.leases.answer(request)
+        if is_about_history(request.path):
+            return await self.history.answer(request)
         if is_about_handlers(request.path) and self.remote is not None:
             self._handlers = self._handlers or self.remote()
             return self._handlers.answer(request)

@@ -158,6 +158,10 @@ def _leases(snapshot: LeasesSnapshot) -> Iterable[Metric]:
     ):
         yield series(Gauge, f"plugind_{name}", what, labels, numbers)
     yield Gauge("plugind_leases_withheld", "1 while no device is given to anybody.", int(snapshot.withheld is not None))
+    if (lost := snapshot.history_losses) is not None:
+        what = "Ended leases that could not be written to the history, and files of it that were set aside."
+        losses = {"leases": lost.leases, "files": lost.files}
+        yield series(Counter, "plugind_lease_history_losses", what, ("what",), losses)
     what = "Times that a caller got no lease, by why."
     yield series(Counter, "plugind_lease_failures", what, ("resource_name", "reason"), snapshot.failures)
 

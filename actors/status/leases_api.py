@@ -46,7 +46,7 @@ from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIden
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.text import encodable
-from ..http.server import HttpRequest, HttpResponse, json_response, problem, text_response, wrong_method
+from ..http.server import TEXT, HttpRequest, HttpResponse, json_response, problem, text_response, wrong_method
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
@@ -207,7 +207,8 @@ class LeasesApi:
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
         if request.plain:
-            return text_response(200, "".join(map(lease_to_line, leases)))
+            lines = (lease_to_line(lease).encode() for lease in leases)
+            return HttpResponse(200, TEXT, write=self.unsent.counted(partial(send_pieces, lines)))
         shown = attrs.evolve(snapshot, leases=leases)
         return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write_list, shown)))
 

@@ -21,6 +21,7 @@ from .allocations import no_place
 from .api import Api, changes_nothing, is_for_lease_users, place
 from .devices_api import DevicesApi
 from .handlers_api import HandlersApi, is_about_handlers
+from .history_api import HistoryApi, HistoryReader
 from .leases_api import LeasesApi
 from .listener import Serve
 from .memory import Memory, StatusConfig
@@ -39,7 +40,7 @@ STRANGERS = (
 HANDLERS_ONLY = "only the user of the daemon and root may ask that: you may serve the types that handler_uids names"
 LEASE_USERS_ONLY = (
     "only the user of the daemon and root may ask that: others may see devices ('plugind devices', 'plugind who') and"
-    " lease them, at /v1/devices and /v1/leases"
+    " lease them, at /v1/devices and /v1/leases, and ask for the history of their own leases, at /v1/history"
 )
 
 
@@ -63,6 +64,7 @@ def served(
     refresh_facts: RefreshFacts | None,
     reserve: DescriptorReserve | None,
     remote: Callable[[], RemoteHandlers] | None = None,
+    history: HistoryReader | None = None,
 ) -> ServedRoutes:
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
@@ -70,10 +72,11 @@ def served(
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, leases_api.snapshot)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     handlers = None if remote is None else lambda: HandlersApi(remote(), allowed, memory.metrics)
-    api = Api(config, memory, reconciler, health, devices_api, leases_api, refresh_facts, handlers, unsent)
+    history_api = HistoryApi(config.wall, history, unsent)
+    api = Api(config, memory, reconciler, health, devices_api, leases_api, history_api, refresh_facts, handlers, unsent)
     # The first group of guests to which a user belongs provides the text of the refusal.
     guests = (
-        http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY),
+        http.Guests(group=config.readers, may=changes_nothing, refusal=READERS_ONLY, sees_all=True),
         http.Guests(users.uids, users.group, is_for_lease_users, LEASE_USERS_ONLY),
         # Which type each may serve is asked there.
         http.Guests(config.handler_users, None, lambda request: is_about_handlers(request.path), HANDLERS_ONLY),

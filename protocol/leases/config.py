@@ -27,6 +27,16 @@ class LeaseLimits:
 
 
 @value
+class LeaseHistoryConfig:
+    """How much of the history of leases is kept, if there is a :attr:`~plugind.Config.state`."""
+
+    #: Days for which ended leases stay in the history; None for no history.
+    days: int | None = 90
+    #: Bytes of the file with the history. Before it is full, the oldest rows of the user who has most are deleted.
+    max_bytes: int = 64 * 1024 * 1024
+
+
+@value
 class LeaseUsers:
     """Who may see and lease devices over the status socket, besides root and the user of the daemon.
 
@@ -66,6 +76,8 @@ class LeasesConfig:
     pools: tuple[Pool, ...] = ()
     #: How much a user may have.
     limits: LeaseLimits = attrs.field(factory=LeaseLimits)
+    #: How much of the history of leases is kept.
+    history: LeaseHistoryConfig = attrs.field(factory=LeaseHistoryConfig)
     #: Users who may end the leases of others, besides root and the user of the daemon.
     operators: frozenset[int] = frozenset()
     #: What plugins of users whom :attr:`~plugind.Config.trust` adds may put into the leases of other users:

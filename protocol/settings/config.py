@@ -131,7 +131,8 @@ class Config:
     )
     #: The resources whose devices are device nodes of the machine, which need no plugin.
     devices: Mapping[str, StaticResource] = attrs.field(factory=dict)
-    #: Variables that leases of a resource get, made of those that its device plugin sets; some are built in.
+    #: What leases of a resource get: limits of users, and variables made of those that its device plugin sets, of which
+    #: some are built in.
     resources: Mapping[str, ResourceConfig] = attrs.field(factory=dict, converter=with_built_in)
     #: The users who may serve a plugin type from another process, besides root and the user of the daemon. Plugins of
     #: these types wait for such a process, and are told nothing until then.

@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..handlers.csi import Collisions, CSIConfig
 from ..handlers.dra import DRAConfig, WatchedHealth
 from ..health.checks import HealthChecks
-from ..leases.config import LeaseLimits, LeasesConfig, LeaseUsers
+from ..leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
 from ..logs.limits import LogLimits
 from ..logs.lines import Format, Level
 from ..plugins.info import InfoLimits
@@ -60,6 +60,7 @@ PARTS: Final[Mapping[str, type]] = {
     "leases": LeasesConfig,
     "leases.users": LeaseUsers,
     "leases.limits": LeaseLimits,
+    "leases.history": LeaseHistoryConfig,
     "metrics": MetricsConfig,
     "log_limits": LogLimits,
 }
@@ -67,6 +68,8 @@ PARTS: Final[Mapping[str, type]] = {
 #: programs that embed a node. ``plugind run`` handles SIGINT, and must not lease devices without a state.
 NO_SETTINGS: Final = frozenset({"roots", "handles_sigint", "leases.without_state"})
 _DAY: Final = 86_400.0
+#: Bytes in which the rows of the most leases that can be held have room.
+_LEAST_HISTORY: Final = 16 * 1024 * 1024
 _ABSOLUTE: Final = ListOf(Path(), ":")
 
 _OF_ROOTS: Final[Mapping[str, tuple[Kind, Any]]] = {
@@ -114,6 +117,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "leases.limits.devices": Integer(0),
     "leases.limits.label_bytes": Integer(0),
     "leases.limits.all_leases": Integer(0),
+    "leases.history.days": OrOff(Integer(1)),
+    "leases.history.max_bytes": Integer(_LEAST_HISTORY),
     "leases.cdi_directory": Path(),
     "metrics.address": OrOff(Text()),
     "metrics.hosts": ListOf(Text()),

@@ -49,6 +49,7 @@ EACH: Mapping[str, tuple[Mapping[str, str], int]] = {
     "PlugindScansFail": ({f"plugind_scan_failures_total{{{TARGET}}}": "0 1 4+0x10"}, 2),
     "PlugindLeasesWithheld": ({f"plugind_leases_withheld{{{TARGET}}}": "1+0x2000"}, 1),
     "PlugindLeasesFail": ({f'plugind_lease_failures_total{{{TARGET},reason="storage"}}': "_x3 1+0x10"}, 3),
+    "PlugindLeaseHistoryLost": ({f'plugind_lease_history_losses_total{{{TARGET},what="files"}}': "_x3 1+0x10"}, 3),
     "PlugindStateFails": ({f"plugind_state_failing{{{TARGET}}}": "1+0x2000"}, 5),
     "PlugindStateFailures": ({f"plugind_state_failures_total{{{TARGET}}}": "0 0 1+0x10"}, 2),
     "PlugindConfigRefused": ({f"plugind_config_refused{{{TARGET}}}": "1+0x2000"}, 5),

@@ -76,8 +76,8 @@ class Example:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon with one registered plugin."""
-    with daemon(tmp_path_factory.mktemp("d")) as node:
+    """A daemon with one registered plugin, and a state, without which there is no history."""
+    with daemon(place := tmp_path_factory.mktemp("d"), "--state", str(place / "state")) as node:
         trio.run(node.ready)
         command = [*PLUGIND, "fake", "--socket", str(node.root / "a.sock"), *FAKE]
         with (node.root.parent / "plugin.log").open("wb") as log, daemon_process(command, log):

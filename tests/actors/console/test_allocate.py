@@ -26,7 +26,7 @@ from plugind.protocol.leases.leases_json import (
     released_to_json,
     snapshot_to_json,
 )
-from plugind.protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
+from plugind.protocol.leases.replies import Failure, InLine, LeasesSnapshot, LimitMet, Problem, Released
 from plugind.protocol.leases.values import (
     Answer,
     ContainerOwner,
@@ -384,6 +384,10 @@ def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.Monkey
         place_to_json(InLine(number, Failure(Problem.UNAVAILABLE, TOO_FEW, holders)))
         for number, holders in ((2, (attrs.evolve(queued, uid=0), odd)), (1, (odd, uncertain)))
     ]
+    limit = LimitMet("devices_per_user", 1, GPU, None, "/etc/plugind/plugind.toml:3")
+    text = f"it waits for a lease of its user to end: user 1000 has 1 of {GPU} and may have 1 at once ({limit.words})"
+    overdue = attrs.evolve(LEASE, longest_until=1, overdue=True)
+    held_back = place_to_json(InLine(1, Failure(Problem.LIMIT, text, (overdue,), limit)))
     unknown = place_to_json(InLine(1, Failure(Problem.UNAVAILABLE, "cannot allocate unregistered device v.com/x")))
     late = failure_to_json(Failure(Problem.TIMEOUT, TOO_FEW, (odd,)))
     root = {"root": "/dp", "watching": "unavailable", "reason": "/dp is missing"}
@@ -392,14 +396,29 @@ def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.Monkey
     cases = {
         "it gets the lease": [stream(*line, lease_to_json(LEASE))],
         "it waits too long": [stream(*line[:1], late)],
+        "a limit holds it back": [stream(held_back, lease_to_json(LEASE))],
         "nobody has offered it": [stream(unknown, late), answer(200, []), health],
         "plugind stops": [stream(*line[:1], {"error": "plugind is about to stop: ask again"})],
         "an older daemon": [answer(400, {"error": "there is no parameter progress"}), held()],
     }
     done = {title: plugind(answers, *words) for title, answers in cases.items()}
-    assert [each.code for each in done.values()] == [0, 124, 124, 1, 0]
+    assert [each.code for each in done.values()] == [0, 124, 0, 124, 1, 0]
     assert [asked.line.split()[1] for asked in done["an older daemon"].asked] == ["/v1/leases?progress", "/v1/leases"]
     snapshots.check("allocate-wait", {title: each.err for title, each in done.items()})
+
+
+def test_a_limit_that_refuses_is_in_the_json(plugind: Run) -> None:
+    limit = LimitMet("longest_lease", 60.0, GPU, "lab", "/etc/plugind/plugind.toml:3")
+    refused = answer(409, failure_to_json(Failure(Problem.LIMIT, "too long", limit=limit)))
+    done = plugind([refused], "allocate", f"{GPU}=2", "--ttl", "90", "-o", "json")
+    assert done.code == 1
+    assert json.loads(done.out)["limit"] == {
+        "name": "longest_lease",
+        "value": 60.0,
+        "resource": GPU,
+        "pool": "lab",
+        "source": "/etc/plugind/plugind.toml:3",
+    }
 
 
 def test_those_who_hold_the_others_are_named(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,27 +15,12 @@ from plugind.protocol.leases.leases_json import drain_to_json, lease_to_json
 from plugind.protocol.leases.replies import Problem
 from plugind.protocol.leases.values import LeaseState
 from plugind.tests.actors.console import snapshots
-from plugind.tests.actors.console.lease_server import answer, lease_server
+from plugind.tests.actors.console.lease_server import answer
 from plugind.tests.actors.console.snapshots import UNIX
-from plugind.tests.actors.console.test_allocate import GPU, LEASE, OK, Done, Run, failed
+from plugind.tests.actors.console.test_allocate import GPU, LEASE, OK, Run, failed
 
 ONE = Drain(DrainTarget(GPU, "GPU-0"), 0, UNIX, "the fan is\x1b broken", UNIX + 3600)
 HEARTBEATS = OK.replace(b"\r\n\r\n", b"\r\nHeartbeat: 1\r\n\r\n")
-
-
-@pytest.fixture
-def plugind(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs commands in this process, each against a daemon of its own that answers so."""
-    numbers = itertools.count()
-
-    def run(answers: Sequence[bytes], *words: str, hold: bool = False) -> Done:
-        (directory := tmp_path / f"{next(numbers)}").mkdir()
-        with lease_server(directory, *answers, hold=hold) as server:
-            monkeypatch.setenv("PLUGIND_STATUS", str(server.path))
-            code = main(words)
-            return Done(code, *capsys.readouterr(), server.requests)
-
-    return run
 
 
 def drained(drain: Drain = ONE) -> bytes:

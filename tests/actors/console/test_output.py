@@ -29,7 +29,7 @@ WITHOUT = {
     "slurm-config": "it prints lines for files",
 }
 #: Their usual form is no text for people.
-OTHER_FORMS = {"config": "toml", "ls": None, "devices": None, "who": None, "leases": None, "allocate": None}
+OTHER_FORMS = {"config": "toml", **dict.fromkeys(("ls", "devices", "who", "leases", "usage", "allocate"))}
 
 
 def parser(name: str) -> argparse.ArgumentParser:
