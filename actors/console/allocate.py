@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish
-from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
+from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment, useless
 from ...protocol.leases.leases_json import lease_to_json
 from ...protocol.leases.replies import InLine
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner, request_of
@@ -432,7 +432,7 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
         if isinstance(error, KeyboardInterrupt):
             raise
         why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error
-        raise CommandError(f"{why}; the lease {escaped(lease.id)} was {'kept' if keep else 'released'}") from error
+        raise CommandError(useless(lease, why, kept=keep)) from error
     if form not in (*_CONTAINERS, "docker"):
         warn_of_nodes(lease)
     return EXIT_OK

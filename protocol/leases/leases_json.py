@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import attrs
 
 from ..logs.lines import timestamp
-from ..text import encodable
+from ..text import encodable, escaped
 from .asked_json import init_to_json, or_none, request_to_json, unix_seconds
 from .drains import Drain, DrainTarget
 from .json_values import (
@@ -68,6 +68,12 @@ def lease_to_json(lease: Lease, boottime: int | None = None) -> dict[str, Json]:
         "withheld_until_unix": lease.withheld_until,
         "longest": _longest_to_json(lease, boottime),
     }
+
+
+def lease_to_line(lease: Lease) -> str:
+    """Return a lease as four words for a shell: its id, its state, the kind of its owner, and the uid of its user."""
+    name = escaped(lease.id).replace(" ", "\\x20")
+    return f"{name} {lease.state.value} {_owner_to_json(lease.owner, None)['kind']} {lease.uid}\n"
 
 
 def _longest_to_json(lease: Lease, boottime: int | None) -> dict[str, Json] | None:
