@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
     from .protocol.leases.drains import Drain, DrainTarget
     from .protocol.leases.mapped import ResourceConfig
-    from .protocol.leases.replies import LeaseFailedError, Problem
-    from .protocol.leases.values import Lease, Pool
+    from .protocol.leases.replies import LeaseFailedError, LimitMet, Problem
+    from .protocol.leases.values import Lease, Pool, UserLimits
     from .protocol.logs.limits import LogLimits
     from .protocol.logs.lines import Level, Logger
     from .protocol.messages.reconciler import RetryAnswer
@@ -80,6 +80,7 @@ __all__ = [
     "LeaseUsers",
     "LeasesConfig",
     "Level",
+    "LimitMet",
     "Link",
     "LogLimits",
     "Logger",
@@ -102,6 +103,7 @@ __all__ = [
     "Supervisor",
     "Timeouts",
     "Trust",
+    "UserLimits",
     "WireLimits",
     "__version__",
 ]
@@ -127,8 +129,8 @@ if not TYPE_CHECKING:
         ".protocol.leases.config": "LeaseHistoryConfig LeaseLimits LeaseUsers LeasesConfig",
         ".protocol.leases.drains": "Drain DrainTarget",
         ".protocol.leases.mapped": "ResourceConfig",
-        ".protocol.leases.replies": "LeaseFailedError Problem",
-        ".protocol.leases.values": "Lease Pool",
+        ".protocol.leases.replies": "LeaseFailedError LimitMet Problem",
+        ".protocol.leases.values": "Lease Pool UserLimits",
         ".protocol.logs.limits": "LogLimits",
         ".protocol.logs.lines": "Level Logger",
         ".protocol.messages.reconciler": "RetryAnswer",

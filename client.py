@@ -38,7 +38,7 @@ if _typing.TYPE_CHECKING:
     from .protocol.errors import ClientError
     from .protocol.handlers.remote import AskKind, Instance, RoleTold
     from .protocol.leases.drains import Drain, DrainTarget
-    from .protocol.leases.replies import LeaseFailedError, Problem
+    from .protocol.leases.replies import LeaseFailedError, LimitMet, Problem
     from .protocol.leases.values import Answer, Lease, LeaseState, Mount, Node
     from .protocol.messages.reconciler import RetryAnswer
     from .protocol.plugins.devices import DeviceStatus, ResourceState, ResourceStatus
@@ -63,6 +63,7 @@ __all__ = [
     "LeaseFailedError",
     "LeaseLostError",
     "LeaseState",
+    "LimitMet",
     "Mount",
     "NoDaemonError",
     "Node",
@@ -94,7 +95,7 @@ if not _typing.TYPE_CHECKING:
         ".protocol.errors": "ClientError",
         ".protocol.handlers.remote": "AskKind Instance RoleTold",
         ".protocol.leases.drains": "Drain DrainTarget",
-        ".protocol.leases.replies": "LeaseFailedError Problem",
+        ".protocol.leases.replies": "LeaseFailedError LimitMet Problem",
         ".protocol.leases.values": "Answer Lease LeaseState Mount Node",
         ".protocol.messages.reconciler": "RetryAnswer",
         ".protocol.plugins.devices": "DeviceStatus ResourceState ResourceStatus",

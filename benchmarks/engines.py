@@ -1,6 +1,7 @@
 """What plugind's parts for Slurm add to a job: Debian's Slurm with three nodes on this machine, with and without them.
 
     python -m benchmarks.engines                     both ways: 100 jobs in a row, and 20 at once, with and without
+    python -m benchmarks.engines --empty-map         jobs of which the parts lease nothing
 
 A job has one device and runs ``true``. Its time is that from the start of ``srun`` until Slurm no longer has it, so the
 epilog counts. With and without the parts it is measured in turns, with the same daemons. With the way ``ids`` Slurm
@@ -93,15 +94,18 @@ def added_table(results: Sequence[Added]) -> str:
 def turns(cluster: Cluster, options: argparse.Namespace) -> Iterator[Turn]:
     """Measure in turns, without the parts and with them."""
     progress = Progress(4 * options.rounds)
+    mapped = (gres_map := cluster.directory / "etc" / "slurm-gres").read_text()
     for _ in range(options.rounds):
         for parts in (False, True):
             _switch(cluster, parts=parts)
+            gres_map.write_text("" if options.empty_map else mapped)
             progress.step(f"{cluster.way.value}: {ROW}, {'with' if parts else 'without'} the parts")
             each = [_timed(cluster, 1, "-wn1") for _ in range(options.row // options.rounds)]
             yield Turn(cluster.way.value, ROW, parts, len(each), tuple(each))
             progress.step(f"{cluster.way.value}: {AT_ONCE}, {'with' if parts else 'without'} the parts")
             many = _timed(cluster, options.at_once) / options.at_once
             yield Turn(cluster.way.value, AT_ONCE, parts, options.at_once, (many,))
+            gres_map.write_text(mapped)
     progress.end()
 
 
@@ -146,6 +150,7 @@ def _measure(options: argparse.Namespace, way: str) -> list[Turn] | None:
         words = ["--inside", scratch, "--way", way]
         for name in ("row", "at_once", "rounds"):
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+        words += ["--empty-map"] if options.empty_map else []
         code = run_isolated(_MODULE, words, options.within)
         if code == TOO_LONG:
             print(f"{way}: not done within {options.within:g} s", file=sys.stderr)
@@ -163,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--row", type=int, default=100, help="jobs in a row, with the parts and without (default 100)")
     parser.add_argument("--at-once", type=int, default=20, help="jobs at once (default 20)")
     parser.add_argument("--rounds", type=int, default=4, help="in how many turns (default 4)")
+    parser.add_argument("--empty-map", action="store_true", help="measure with a map that has no GRES")
     parser.add_argument("--within", type=float, default=560.0, help="seconds for each way (default 560)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     add_json_argument(parser)

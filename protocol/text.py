@@ -56,6 +56,26 @@ def listed(texts: Iterable[str]) -> str:
     return f"[{' '.join(map(quoted, texts))}]"
 
 
+#: The units of a time, in seconds, the longest last.
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def span(text: str) -> float | None:
+    """Return the seconds of a time, such as ``90``, ``90s``, ``15m``, ``2h`` or ``1.5d``; None if it is none."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        return float(number) * UNITS[unit] if number[-1:].isdecimal() else None
+    except ValueError:
+        return None
+
+
+def span_words(seconds: float) -> str:
+    """Return a time as :func:`span` takes it, in the longest unit of which it is a whole number."""
+    units = (unit for unit in reversed(UNITS) if seconds >= UNITS[unit] and not seconds % UNITS[unit])
+    unit = next(units, "s")
+    return f"{seconds / UNITS[unit]:.10g}{unit}"
+
+
 #: How many texts :func:`first_few` names.
 FEW = 8
 

@@ -15,16 +15,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NoReturn
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish
-from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment
+from ...protocol.leases.forms import FORMS, NO_LEASE, FormError, environment, useless
 from ...protocol.leases.leases_json import lease_to_json
+from ...protocol.leases.replies import InLine
 from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, Node, NoOwner, TimeOwner, request_of
 from ...protocol.text import escaped
-from ..client.errors import ClientError, DaemonError, LeaseFailedError
-from ..client.lease_calls import allocation, deadline_of, own_process, release
+from ..client.errors import ClientError, DaemonError, LeaseFailedError, NoDaemonError
+from ..client.lease_calls import allocation, deadline_of, new_id, own_process, release
 from ..client.reaching import WRITING
 from ..client.transport import Limits, asked
 from ..io.silence import PATIENCE
@@ -140,6 +140,11 @@ exit codes: 0 ok, 1 not available, 2 usage, 4 the plugin has refused, 69 no daem
 130 interrupted; with -- CMD: 125 there is no lease, or usage, 126 CMD cannot be run, 127 CMD is not there, else that
 of CMD"""
 _WAYS = "-- CMD, --owner PID, -o cdi or podman, --ttl TIME, or --until-release"
+#: Seconds between two tries to reach a daemon.
+_PAUSE = 0.2
+#: The status of a daemon that is busy, or about to stop, before and after a place in line; the errors if none runs.
+_BUSY = (503, 409)
+_NOT_THERE = (errno.ENOENT, errno.ECONNREFUSED)
 #: The forms for containers.
 _CONTAINERS = ("cdi", "podman")
 
@@ -167,7 +172,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--label", metavar="KEY=TEXT", action="append", default=[], type=_label, help="words of yours; may be repeated"
     )
     parser.add_argument(
-        "--wait", metavar="TIME", type=span, help="wait in line for devices, so long at most (default: do not wait)"
+        "--wait",
+        metavar="TIME",
+        type=span,
+        help="wait in line for devices, so long at most, also for a daemon that starts again (default: do not wait)",
     )
     parser.add_argument(
         "--ignore-missing", action="store_true", help="devices that are leased and no longer listed were taken out"
@@ -301,18 +309,66 @@ def _run(args: argparse.Namespace) -> int:
 def _wait(path: str, body: LeaseBody) -> Lease:
     """Return the lease; one that has to wait says its place in line on standard error, and each change of that.
 
+    A request that waits is asked again of a daemon that starts meanwhile.
+
     Raises:
       ClientError: if there is none.
     """
-    limits = Limits(timeout=deadline_of(body), patience=PATIENCE)
     if body.wait is None:
+        return _ask(path, body)
+    deadline, is_told = time.monotonic() + body.wait, False
+    while True:
+        places = _Places(path, body)
+        try:
+            return _ask(path, body, places)
+        except ClientError as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or not _may_ask_again(error, body, places):
+                raise
+            if not is_told:
+                why = error.reason if isinstance(error, NoDaemonError) else str(error)
+                complain(f"waiting for the daemon at {escaped(path)}: {escaped(why)}")
+            is_told = True
+        time.sleep(min(_PAUSE, left))  # There is no event for the start of a daemon.
+        body = LeaseBody(body.request, body.owner, body.id, max(0.0, deadline - time.monotonic()))
+
+
+class _Places:
+    """Tells the places in line of a request."""
+
+    def __init__(self, path: str, body: LeaseBody) -> None:
+        self._path = path
+        self._request = body.request
+        #: Whether the daemon has told a place.
+        self.any_told = False
+
+    def __call__(self, place: InLine) -> None:
+        self.any_told = True
+        say_place(self._path, self._request, place)
+
+
+def _ask(path: str, body: LeaseBody, places: _Places | None = None) -> Lease:
+    limits = Limits(timeout=deadline_of(body), patience=PATIENCE)
+    if places is None:
         return asked(path, allocation(body), **limits)
     try:
-        return asked(path, allocation(body, partial(say_place, path, body.request)), **limits)
+        return asked(path, allocation(body, places), **limits)
     except DaemonError as error:
         if error.status != 400:
             raise
         return asked(path, allocation(body), **limits)  # An older daemon, which tells no places.
+
+
+def _may_ask_again(error: ClientError, body: LeaseBody, places: _Places) -> bool:
+    """Whether another daemon can be asked for the same, and the first one has not given a second lease of that.
+
+    Of a daemon that was killed, it is not known whether it has given a lease; one with a name is given once.
+    """
+    if isinstance(error, DaemonError):
+        return error.status in _BUSY
+    if not isinstance(error, NoDaemonError):
+        return False
+    return body.id is not None if places.any_told else error.code in _NOT_THERE
 
 
 def _asked(args: argparse.Namespace) -> LeaseBody:
@@ -348,7 +404,9 @@ def _asked(args: argparse.Namespace) -> LeaseBody:
         container=is_contained,
         for_uid=args.for_user,
     )
-    return LeaseBody(request, _owner(args), args.id, args.wait)
+    # With a name, a daemon that starts meanwhile can be asked again. The lease ends with this process in any case.
+    name = new_id() if args.id is None and args.command is not None and args.wait is not None else args.id
+    return LeaseBody(request, _owner(args), name, args.wait)
 
 
 def _owner(args: argparse.Namespace) -> ProcessWish | TimeOwner | NoOwner | ContainerOwner:
@@ -374,7 +432,7 @@ def _print(form: str, lease: Lease, path: str, *, keep: bool) -> int:
         if isinstance(error, KeyboardInterrupt):
             raise
         why = f"standard output cannot be written: {error.cause.strerror}" if isinstance(error, OutputError) else error
-        raise CommandError(f"{why}; the lease {escaped(lease.id)} was {'kept' if keep else 'released'}") from error
+        raise CommandError(useless(lease, why, kept=keep)) from error
     if form not in (*_CONTAINERS, "docker"):
         warn_of_nodes(lease)
     return EXIT_OK

@@ -34,6 +34,7 @@ GROUPS = {
         "leases": "list the leases, or their history",
         "usage": "sum for how long devices were held",
         "describe": "tell all about a plugin",
+        "inventory": "print plugins, devices and holders as one document",
         "watch": "print changes as they happen",
         "page": "show plugins, devices and leases in a browser",
         "wait": "wait until plugins are registered, or devices are there",

@@ -18,7 +18,8 @@ from ...protocol.handlers.csi import CSIConfig
 from ...protocol.handlers.dra import DRAConfig
 from ...protocol.health.checks import HealthChecks
 from ...protocol.leases.config import LeaseHistoryConfig, LeaseLimits, LeasesConfig, LeaseUsers
-from ...protocol.leases.values import Pool
+from ...protocol.leases.mapped import ResourceConfig
+from ...protocol.leases.values import Pool, UserLimits
 from ...protocol.logs.limits import LogLimits
 from ...protocol.logs.lines import Format, Level
 from ...protocol.plugins.info import InfoLimits
@@ -28,6 +29,7 @@ from ...protocol.settings.config import (
     DevicePluginDirectory,
     Root,
     Timeouts,
+    check_renotify,
     check_roots,
     device_plugins_beside,
 )
@@ -44,7 +46,7 @@ from ..client.paths import default_status_path
 MAX_RANGE: Final = 65536
 #: Settings that become fields of the configuration as they are. The others are put together below.
 _SIMPLE: Final = frozenset(field.name for field in attrs.fields(Config)) - {
-    *("roots", "endpoint_directories", "state", "handler_uids")
+    *("roots", "endpoint_directories", "state", "handler_uids", "resources")
 }
 
 
@@ -81,8 +83,10 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str], files
     if problems:
         raise SettingsError(problems)
     values = {key: setting.value for key, setting in given.items()}
+    config = _config(given, values, environment)
+    check_renotify(config)
     return Configured(
-        config=_config(given, values, environment),
+        config=config,
         status=values.get("status") or default_status_path(),
         status_group=_resolved(given.get("status_group"), gid_of, None),
         metrics_path_labels=values.get("metrics_path_labels", False),
@@ -162,6 +166,7 @@ def _config(given: Mapping[str, Given], values: Mapping[str, Any], environment: 
         metrics=_metrics(values),
         log_limits=_log_limits(values),
         handler_uids={of: uids_of(users) for of, users in values.get("handler_uids", {}).items()},
+        resources=_resources_of(given.get("resources")),
         handles_sigint=True,
         **{key: value for key, value in values.items() if key in _SIMPLE},
     )
@@ -262,7 +267,7 @@ def _leases(given: Mapping[str, Given]) -> LeasesConfig:
             _resolved(given.get("leases.users.uids"), uids_of, frozenset()),
             _resolved(given.get("leases.users.group"), gid_of, None),
         ),
-        pools=_resolved(given.get("leases.pools"), _pools_of, ()),
+        pools=_pools_of(given.get("leases.pools")),
         limits=LeaseLimits(**_part("leases.limits", values)),
         history=LeaseHistoryConfig(**_part("leases.history", values)),
         operators=_resolved(given.get("leases.operators"), uids_of, frozenset()),
@@ -279,8 +284,24 @@ def _resolved(given: Given | None, resolve: Callable[[Any], Any], default: Any) 
     return default if given is None else resolve(given.value)
 
 
-def _pools_of(pools: Iterable[PoolGiven]) -> tuple[Pool, ...]:
-    return tuple(Pool(pool.name, pool.resource, frozenset(pool.ids), uids_of(pool.users)) for pool in pools)
+def _pools_of(given: Given | None) -> tuple[Pool, ...]:
+    pools: Iterable[PoolGiven] = () if given is None else given.value
+    return tuple(
+        Pool(pool.name, pool.resource, frozenset(pool.ids), uids_of(pool.users), _from(pool.limits, given, str(index)))
+        for index, pool in enumerate(pools)
+    )
+
+
+def _resources_of(given: Given | None) -> Mapping[str, ResourceConfig]:
+    resources: Mapping[str, ResourceConfig] = {} if given is None else given.value
+    return {name: attrs.evolve(found, limits=_from(found.limits, given, name)) for name, found in resources.items()}
+
+
+def _from(limits: UserLimits, given: Given | None, name: str) -> UserLimits:
+    """Return limits with the source of this entry of a setting, which a message about a limit names."""
+    if given is None or limits == UserLimits():
+        return limits
+    return attrs.evolve(limits, source=str(given.within.get(name, given.source)))
 
 
 def uids_of(users: Iterable[TrustedUser]) -> frozenset[int]:

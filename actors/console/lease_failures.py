@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from ...protocol.leases.leases_json import lease_to_json
+from ...protocol.leases.leases_json import lease_to_json, limit_to_json
 from ...protocol.leases.replies import Failure, InLine, Problem
 from ...protocol.leases.values import Lease, Request
 from ...protocol.text import escaped
@@ -36,9 +36,13 @@ def fail(error: ClientError, form: str | None = None, more: Iterable[str] = ()) 
     why = unreachable(error, late=_LATE) if isinstance(error, NoDaemonError) else str(error)
     complain(why)
     if form == "json":
-        holders = error.holders if isinstance(error, LeaseFailedError) else ()
+        holders, limit = (error.holders, error.limit) if isinstance(error, LeaseFailedError) else ((), None)
         boottime = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        say_error(why, **{"holders": [lease_to_json(holder, boottime) for holder in holders]} if holders else {})
+        say_error(
+            why,
+            **{"holders": [lease_to_json(holder, boottime) for holder in holders]} if holders else {},
+            **{"limit": limit_to_json(limit)} if limit else {},
+        )
     if isinstance(error, NoDaemonError):
         return EXIT_UNREACHABLE
     if not isinstance(error, LeaseFailedError):
@@ -57,7 +61,7 @@ def say_place(path: str, request: Request, in_line: InLine) -> None:
 
 def why_none(path: str, request: Request, failure: Failure) -> list[str]:
     """Return what the daemon at ``path`` says of resources that nobody offers and nobody holds."""
-    if failure.holders or failure.problem not in (Problem.UNAVAILABLE, Problem.TIMEOUT):
+    if failure.holders or failure.limit or failure.problem not in (Problem.UNAVAILABLE, Problem.TIMEOUT):
         return []
     # Imported late, since only a failure needs them.
     from .answers import Daemon, NotAllowedError

@@ -13,7 +13,7 @@ from ..client.errors import NoDaemonError
 from ..client.reaching import ANSWER_TIMEOUT, watched
 from ..client.transport import lines
 from ..http.backends import BLOCKING, Entered, each
-from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
+from .ending import EXIT_UNREACHABLE, CutOffError, complain, say
 from .lease_words import devices_by_resource, owner, user
 from .phrases import text, time_of_day, unix_time
 
@@ -33,7 +33,7 @@ def watch_leases(path: str, prefix: str, *, as_json: bool) -> int:
         except NoDaemonError as error:
             raise CutOffError(f"the daemon at {escaped(path)} went away: {error.reason}", EXIT_UNREACHABLE) from error
     complain(f"the daemon at {escaped(path)} stopped")
-    return EXIT_OK
+    return EXIT_UNREACHABLE
 
 
 def _show(line: bytes, version: str | None, prefix: str, *, as_json: bool) -> None:

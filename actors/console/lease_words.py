@@ -101,6 +101,11 @@ def until(lease: Lease) -> str:
         return f"{lease.state} until {withheld_until(lease.withheld_until)}"
     if lease.state is not LeaseState.HELD:
         return f"{lease.state}"
+    longest = _longest(lease)
+    return f"{_until_owner_ends(lease)}{f', {longest}' if longest else ''}"
+
+
+def _until_owner_ends(lease: Lease) -> str:
     match lease.owner:
         case ProcessOwner():
             return "until the process ends"
@@ -132,6 +137,8 @@ def end(lease: Lease) -> str:
     """Return what ends a lease, in a word or two."""
     if lease.withheld_until is not None:
         return time_of_day(lease.withheld_until, time.time())
+    if (longest := _longest(lease)) is not None:
+        return longest
     match lease.owner:
         case ContainerOwner(start_within=None):
             return "released"
@@ -145,6 +152,15 @@ def end(lease: Lease) -> str:
             assert_never(lease.owner)
 
 
+def _longest(lease: Lease) -> str | None:
+    """Return when the longest time of a lease is over, ``at most 7h58m``; None if it has none, or a time of its own."""
+    if lease.overdue:
+        return "overdue"
+    if lease.longest_until is None or isinstance(lease.owner, TimeOwner):
+        return None
+    return f"at most {duration(_seconds_until(lease.longest_until))}"
+
+
 def left(time_owner: TimeOwner) -> str:
     """Return when a lease for some time ends, ``in 7h58m``; or its length, if its time has not begun."""
     shown = duration(_left(time_owner))
@@ -154,7 +170,11 @@ def left(time_owner: TimeOwner) -> str:
 def _left(time_owner: TimeOwner) -> float:
     if time_owner.expires is None:
         return time_owner.seconds
-    return max(0.0, (time_owner.expires - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1e9)
+    return _seconds_until(time_owner.expires)
+
+
+def _seconds_until(boottime: int) -> float:
+    return max(0.0, (boottime - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) / 1e9)
 
 
 def user(uid: int) -> str:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ...protocol.text import escaped
+from ...protocol.leases.forms import not_on_disk
 from ..client.errors import ClientError, NoDaemonError
 from ..client.lease_calls import is_unknown, release
 from ..client.reaching import WRITING
@@ -47,10 +47,7 @@ def run(args: argparse.Namespace) -> int:
         why = None if error is None else str(error)
         said.append({"id": lease, "released": error is None, "error": why, "unwritten": unwritten})
         if unwritten is not None:
-            complain(
-                f"warning: {escaped(lease)} is released, which is not on disk yet; it comes back if plugind is killed"
-                f" before that: {escaped(unwritten)}"
-            )
+            complain(not_on_disk(lease, unwritten))
         if error is not None and not (args.if_exists and is_unknown(error)):
             code = code or fail(error) or EXIT_FAILED
         if isinstance(error, NoDaemonError):

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: The units of a time, in seconds.
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from ...protocol.text import span as of_text
+
 #: The longest time that the daemon accepts.
 _MOST: Final = 2.0**31 - 1
 
@@ -31,13 +31,9 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
 
 def span(text: str) -> float:
     """Return the seconds of a time: ``90``, ``90s``, ``15m``, ``2h`` or ``1.5d``."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
-    try:
-        value = float(number) * _UNITS[unit]
-    except ValueError:
-        value = -1.0
+    value = of_text(text)
     # NaN is not between any two numbers.
-    if not 0.0 <= value <= _MOST or not number[-1:].isdecimal():
+    if value is None or not 0.0 <= value <= _MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 90, 90s, 15m, 2h or 1d")
     return value
 

@@ -14,7 +14,7 @@ from ..http.client import Reply, UnreachableError
 from .answers import Daemon, Plugin, add_daemon_arguments, daemon, plugin_in
 from .client import has_heartbeats, unanswered, watching
 from .description import change, said_of
-from .ending import EXIT_OK, EXIT_UNREACHABLE, CutOffError, complain, say
+from .ending import EXIT_UNREACHABLE, CutOffError, complain, say
 from .output import add_output_argument
 
 
@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind watch\n  plugind watch -o json | jq -c '[.time, .name, .state, .reason]'\n\n"
-        "exit codes: 0 the daemon stopped, 1 changes were lost, 2 usage, 69 no daemon answers, or no longer,"
-        " 75 it is busy"
+        "exit codes: 1 changes were lost, 2 usage, 69 no daemon answers, or it has stopped, 75 it is busy"
     )
     add_output_argument(parser, "one object for each line, with the keys of 'plugind ls -o json', and 'time'")
     add_daemon_arguments(parser)
@@ -78,7 +77,7 @@ def _watch(daemon: Daemon, *, as_json: bool) -> int:
             if as_json or news.take(plugin):
                 say(line.decode() + "\n" if as_json else change(plugin), now=True)
     complain(f"the daemon at {escaped(daemon.path)} stopped")
-    return EXIT_OK
+    return EXIT_UNREACHABLE
 
 
 def _lines(daemon: Daemon, reply: Reply) -> Iterator[bytes]:

@@ -109,6 +109,7 @@ def lines(
     yield ", ".join([*counted, *([f"{len(queue)} waiting"] if queue else [])]) or "no devices"
     for (name, state, reason), each in reasons.items():
         yield f"{name} {first_few(each)} {'is' if len(each) == 1 else 'are'} {state}: {reason}"
+    yield from (f"{text(lease.id)}: {text(lease.reason)}" for lease in queue if lease.reason is not None)
     yield from wrong_with(resources)
     yield from problems(found)
 

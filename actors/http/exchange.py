@@ -44,6 +44,8 @@ class Received:
     authorization: str | None
     #: In which version of the status socket the client is answered.
     version: int
+    #: Whether the header ``Accept`` asks for text alone.
+    plain: bool
 
 
 class HttpExchange:
@@ -53,6 +55,8 @@ class HttpExchange:
         self.stream = stream
         #: The version of the status socket in which the client is answered.
         self.version = 1
+        #: Whether the client asks for errors as text.
+        self.plain = False
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=most_header)
         self._most_header = most_header
         self._most_body = most_body
@@ -167,8 +171,10 @@ def _request(head: h11.Request, body: bytes) -> Received:
     credentials = [text.decode("latin-1") for name, text in head.headers if name == b"authorization"]
     authorization = credentials[0] if len(credentials) == 1 else None
     version = spoken(next((text for name, text in head.headers if name == STATUS_FIELD), None))
+    # Some libraries accept JSON, plain text and all else: they get JSON.
+    plain = [text for name, text in head.headers if name == b"accept"] == [b"text/plain"]
     try:
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
-        return Received(method, target, body, host, authorization, version)
+        return Received(method, target, body, host, authorization, version, plain)
     except ValueError as error:
         raise BadRequestError(f"the request's target cannot be read: {error}") from error

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 import trio
 
+from ...protocol.text import escaped
 from ...protocol.values import value
 from ...protocol.version import STATUS_HEADER
 from ..io.accepting import Acceptor
@@ -34,6 +35,7 @@ from .limits import HttpLimits, Place
 from .places import AllPlaces, Connection, Standing
 
 __all__ = [
+    "TEXT",
     "Guests",
     "HttpLimits",
     "HttpRequest",
@@ -47,6 +49,7 @@ __all__ = [
     "query",
     "serve",
     "serve_connection",
+    "text_response",
 ]
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -70,6 +73,8 @@ class HttpRequest:
     authorization: str | None = None
     #: In which version of the status socket the client is answered.
     version: int = 1
+    #: Whether the client asks for text in the place of JSON.
+    plain: bool = False
     #: Whether the client may not see what is of other users: it is a guest of no kind that sees everything.
     own_only: bool = False
 
@@ -84,6 +89,8 @@ class HttpResponse:
     write: Callable[[Send], Awaitable[None]] | None = None
     endless: bool = False
     headers: tuple[tuple[str, str], ...] = ()
+    #: What was wrong, which a client that asks for text gets in the place of the body.
+    error: str | None = None
 
 
 @value
@@ -100,18 +107,28 @@ class LateResponse(HttpResponse):
     undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
+#: The type of text in the place of JSON.
+TEXT = "text/plain; charset=utf-8"
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
 
-def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
+def json_response(
+    status: int, value: object, headers: tuple[tuple[str, str], ...] = (), error: str | None = None
+) -> HttpResponse:
     """A response of one JSON value and a newline."""
-    return HttpResponse(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
+    return HttpResponse(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers, error=error)
+
+
+def text_response(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
+    """A response of lines of text, in which what is not UTF-8 is escaped."""
+    body = text.encode("utf-8", "backslashreplace")
+    return HttpResponse(status, TEXT, body, headers=headers)
 
 
 def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
     """A response that says what was wrong."""
-    return json_response(status, {"error": error}, headers)
+    return json_response(status, {"error": error}, headers, error)
 
 
 def wrong_method(allowed: str, headers: tuple[tuple[str, str], ...] = ()) -> HttpResponse:
@@ -306,7 +323,7 @@ async def serve_connection(
         with scope:
             try:
                 request = _request_of(await exchange.receive(), peer)
-                exchange.version = request.version
+                exchange.version, exchange.plain = request.version, request.plain
             except BadRequestError as error:
                 answer = problem(error.status, f"bad request: {error}")
             except TooLargeError:
@@ -356,7 +373,15 @@ def _request_of(received: Received, peer: Credentials | None) -> HttpRequest:
         except ValueError as error:
             raise BadRequestError(f"the request's target cannot be read: {error}") from error
     return HttpRequest(
-        received.method, path, query, received.body, peer, host, received.authorization, received.version
+        received.method,
+        path,
+        query,
+        received.body,
+        peer,
+        host,
+        received.authorization,
+        received.version,
+        received.plain,
     )
 
 
@@ -418,6 +443,8 @@ async def _made_while_read(
 
 
 async def _respond(exchange: HttpExchange, response: HttpResponse, limits: HttpLimits, *, bodiless: bool) -> None:
+    if exchange.plain and response.error is not None:
+        response = text_response(response.status, f"{escaped(response.error)}\n", response.headers)
     headers = (("Content-Type", response.content_type), (STATUS_HEADER, str(exchange.version)), *response.headers)
     if response.write is None:
         body = b"" if bodiless else response.body

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,11 +21,9 @@ from ...protocol.errors import StateError
 from ...protocol.leases.drains import Drain, Drains, DrainTarget, sorted_drains
 from ...protocol.leases.json_values import WRONG_FORM, every, exactly, words_of
 from ...protocol.leases.leases_json import drain_from_json, drain_to_json
-from .replacing import replace_file
+from .replacing import read_own_file, replace_file
 
 FILE_NAME: Final = "drains.json"
-#: The most bytes of a file that are read.
-_MOST: Final = 1 << 26
 
 
 class DrainFiles:
@@ -93,14 +90,9 @@ class DrainFiles:
 
 def _read(path: str) -> Drains:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = json.loads(read_own_file(path))
     except FileNotFoundError:
         return {}
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
-            raise ValueError("it is no file of this user")
-        content = json.loads(file.read(_MOST))
     drains = every(drain_from_json, exactly(dict, content)["drains"])
     return {drain.target: drain for drain in drains}
 

@@ -3,7 +3,27 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
+from typing import Final
+
+#: The most bytes of a file that are read.
+_MOST: Final = 1 << 26
+
+
+def read_own_file(path: str) -> bytes:
+    """Return the content of a file of root or of this user.
+
+    Raises:
+      OSError: if it cannot be read.
+      ValueError: if it is another user's, or no file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+            raise ValueError("it is no file of this user")
+        return file.read(_MOST)
 
 
 def replace_file(directory: int, name: str, content: bytes, *, mode: int, temporary: str) -> None:

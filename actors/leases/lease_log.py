@@ -19,6 +19,7 @@ MAX_LABELS = 256
 _MISSING_ADVICE = (
     "see the log of the plugin if there is one; 'plugind release' ends the lease if the devices were taken out"
 )
+_OVERDUE_ADVICE = "it ends with its owner; 'plugind release' ends it before, and stop_at_longest stops such owners"
 
 
 class LeaseLog:
@@ -68,7 +69,11 @@ class LeaseLog:
                 pass
 
     def _show_devices(self, before: Lease, lease: Lease) -> None:
-        if lease.state is not LeaseState.HELD or lease.reason == before.reason:
+        if lease.state is not LeaseState.HELD:
+            return
+        if lease.overdue and not before.overdue:
+            self._note(Level.WARNING, "lease is overdue", lease, "its longest time is over", advice=_OVERDUE_ADVICE)
+        if lease.reason == before.reason:
             return
         if lease.reason is None:
             self._note(Level.INFO, "leased devices are listed again", lease)

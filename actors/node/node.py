@@ -45,7 +45,7 @@ from ...protocol.plugins.devices import DevicesSnapshot
 from ...protocol.plugins.info import CSI, DRA
 from ...protocol.plugins.status import PluginCounts, StateName
 from ...protocol.registration.lives import Lives
-from ...protocol.settings.config import Config, Root
+from ...protocol.settings.config import Config, Root, check_renotify
 from ...protocol.values import value
 from ...protocol.world.effects import HandlerRetired, StartRegistration
 from ..devices.unit import Devices, StaticUnit
@@ -73,6 +73,7 @@ from ..registration.config import RegistrationConfig
 from ..registration.conversation import ConversationConfig
 from ..registration.dial_slots import DialSlots
 from ..registration.inbox import RegistrationInbox
+from ..registration.notices import Notices
 from ..registration.registrations import Registrations
 from ..registration.timers import TryTimers
 from ..status import actor as status
@@ -128,6 +129,7 @@ class Node:
         """
         self.status_socket = status_config.socket
         check_places(config, self.status_socket)
+        check_renotify(config)
         limits = config.log_limits
         self._limited = None if limits is None else LimitedLog(log, limits)
         self._log: Logger = self._limited or log
@@ -230,8 +232,11 @@ class Node:
         conversation = ConversationConfig(ports.dial, self.dial_slots, self.endpoints, self.watchers.owner_above)
         settings, again = wiring.registration_settings(config, self.rules.users), config.observe_again
         actors = to_reconciler, self.liveness.address, to_status
+        self.notices = Notices(state.notices, self._log, renotify=config.renotify)
+        notices = None if config.renotify else self.notices
+        told = notices, ports.process_of
         #: The configuration of new registrations; a reload replaces its settings.
-        self.registration = RegistrationConfig(conversation, settings, seed, *actors, timers, observers, again)
+        self.registration = RegistrationConfig(conversation, settings, seed, *actors, timers, *told, observers, again)
         # A crash of a registration concerns one plugin only, and never ends the node (fault 85).
         self.registrations = Registrations(self._run_registration, to_reconciler, self.crashes.report)
         # One record for all reconcilers: a crash of the reconciler must not restart a crash loop.
@@ -285,6 +290,7 @@ class Node:
                 self._metrics_port.open()
             await self.devices.open()
             await self.leases.open()
+            await self.notices.open()
             with self._reserve:
                 async with trio.open_nursery() as nursery:
                     self._start(nursery)
@@ -310,6 +316,7 @@ class Node:
             self.watchers.release()
             self.devices.close()
             self.leases.close()
+            self.notices.close()
             if self._limited is not None:
                 self._limited.close()
             self.callers.end()
@@ -360,6 +367,8 @@ class Node:
         yield ChildSpec("dra drivers", self.dra.serve)
         yield ChildSpec("dial slots", self.dial_slots.run)
         yield ChildSpec("try timers", self._try_timers.serve)
+        if not self.config.renotify:
+            yield ChildSpec("notices", self.notices.serve)
         yield ChildSpec("registrations", self.registrations.serve, Restart.TRANSIENT)
         yield ChildSpec("node", self._run_reconciler, Restart.TRANSIENT)
         if self._device_server is not None:
@@ -384,6 +393,7 @@ class Node:
                 break
         await self.links.close_all()
         await self.leases.settle()
+        await self.notices.settle()
         # A follow that does not let itself be cancelled keeps the links from their end, and nothing else.
         await self._children.stop_all(but=("status", "links"))
         # The status actor ends by itself when it has read the last messages of the others.

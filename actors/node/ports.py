@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...protocol.leases.cdi import Hook
+from ...protocol.leases.values import ProcessIdentity
 from ...protocol.logs.lines import Level, Logger
 from ...protocol.settings.config import Config, DevicePluginDirectory, Root
 from ...protocol.trust.users import Trust, Users
@@ -26,12 +27,14 @@ from ..io.boot_timer import BootTimer
 from ..io.descriptors import most_owners, most_processes
 from ..io.lease_marker import place_of_markers
 from ..io.owner_processes import OwnerProcesses
+from ..io.process_identity import identity_of
 from ..io.processes import Processes
 from ..leases.cdi_files import CdiFiles, hook_command
 from ..leases.store import LeaseStore, MemoryLeaseStore
 from ..leases.unit import LeasePorts
 from ..registration.conversation import Dialer
 from ..registration.dial_slots import DIAL_SLOTS
+from ..registration.notices import MemoryNoticeStore, NoticeStore
 from ..trust.users import users_of
 from .paths import directories_of
 
@@ -49,6 +52,7 @@ class NodeState:
     leases: LeaseStore
     #: None if no history of leases is kept.
     history: LeaseHistory | None = None
+    notices: NoticeStore = attrs.field(factory=MemoryNoticeStore)
 
 
 def device_nodes() -> NodePort:
@@ -63,6 +67,7 @@ def state_store(config: Config, log: Logger) -> NodeState:
     if config.state is None:
         return NodeState(MemoryStore(), MemoryLeaseStore(name=os.urandom(16).hex()))
     # Imports a database, which a node without state does not need.
+    from ..io.notice_file import NoticeFile
     from ..io.state_file import StateFile
 
     serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
@@ -71,12 +76,14 @@ def state_store(config: Config, log: Logger) -> NodeState:
         log.event(Level.WARNING, "a loss of the state cannot be noticed", path=config.state, reason=why)
     directories, cdi = tuple(directories_of(config)), config.leases.cdi_directory
     file = StateFile(config.state, log, serves=serves, directories=directories, markers=markers, cdi=cdi)
+    notices = NoticeFile(config.state, log)
     if config.leases.history.days is None:
-        return NodeState(file, file)
+        return NodeState(file, file, notices=notices)
     from ..io.history_file import HistoryFile
     from ..leases.history import LeaseHistory
 
-    return NodeState(file, file, LeaseHistory(HistoryFile(config.state, config.leases.history, log), time.time, log))
+    history = LeaseHistory(HistoryFile(config.state, config.leases.history, log), time.time, log)
+    return NodeState(file, file, history, notices)
 
 
 def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
@@ -121,6 +128,8 @@ class Ports:
     nodes: Callable[[], NodePort] = attrs.field(default=device_nodes)
     #: Returns the stores that keep the state over a restart.
     state: Callable[[Config, Logger], NodeState] = state_store
+    #: Returns which process has a pid now, if any.
+    process_of: Callable[[int], ProcessIdentity | None] = identity_of
     #: Returns the ports of leases, given the path of the status socket.
     leases: Callable[[Config, str | None], LeasePorts] = lease_ports
 

@@ -124,7 +124,7 @@ class _Registration(Tries):
                 self._pause(then, phase_of(then))
             case Rest():
                 self._cause = None
-                self._enter(Phase.REGISTERED)
+                self._enter(Phase.REGISTERED, then.reason)
             case Observe():
                 self._cause = None
                 self._until = self._when_to_ask_again()
@@ -197,6 +197,8 @@ class _Registration(Tries):
         self._now = trio.current_time()
         self._finish(ending.outcome)
         self._owed, self._why = None, ""
+        if self._config.notices is not None:
+            self._config.notices.drop(self._newest.path)
         self._release()
         return self._then
 

@@ -31,8 +31,20 @@ from ...protocol.registration.failures import (
     refusal,
     refusal_before_register,
 )
-from ...protocol.registration.following import NOTIFY_TRIES, REST, AskAgain, End, Next, NotifyAgain, Observe, Pause, Try
+from ...protocol.registration.following import (
+    NOT_TOLD_AGAIN,
+    NOTIFY_TRIES,
+    REST,
+    AskAgain,
+    End,
+    Next,
+    NotifyAgain,
+    Observe,
+    Pause,
+    Try,
+)
 from ...protocol.registration.info_deadline import FIRST_LOOK, first_look
+from ...protocol.registration.notices import Notice, notice_of
 from ...protocol.registration.phases import NOT_DIALED, Phase, ends
 from ...protocol.words import StateName
 from ...protocol.world.effects import PendingDeregistration
@@ -320,6 +332,8 @@ class Tries(Mail):
         self._send(self._config.reconciler, PluginRefused(self._socket.path, self._socket.generation, self._info))
         self._enter(Phase.REFUSE, notice.error)
         try:
+            if self._config.notices is not None:
+                await self._config.notices.retract(self._socket.path)
             await self.conversation.notify(notice)
         except StepFailedError as failure:
             self._finish(failure.outcome)
@@ -346,14 +360,35 @@ class Tries(Mail):
         return await self._notify()
 
     async def _notify(self) -> Next:
-        try:
-            await self.conversation.notify()
-        except StepFailedError as failure:
-            return self._not_notified(failure)
+        notices, path = self._config.notices, self._socket.path
+        notice = None if notices is None else self._notice()
+        is_told = notices is not None and notice is not None and notices.has(path, notice)
+        if is_told:
+            self._operation = None  # The call is left out, and is not counted.
+        else:
+            try:
+                await self.conversation.notify()
+            except StepFailedError as failure:
+                return self._not_notified(failure)
+            if notices is not None and notice is not None:
+                notices.keep(path, notice)
         if self._stopping:
             self._owed = None  # The plugin stays registered (behaviour 42).
             return End(stopped=True)
-        return REST
+        return NOT_TOLD_AGAIN if is_told else REST
+
+    def _notice(self) -> Notice | None:
+        """Return what a notification says to whom; None if that cannot be known."""
+        info, peer = self._info, self.conversation.peer
+        if info is None or info.called or peer is None:
+            return None
+        try:
+            process = self._config.process_of(peer.pid)
+        except (OSError, ValueError):
+            return None
+        if process is None:
+            return None
+        return notice_of(info, self._socket.identity, process.pid, process.start_ticks, process.boot_id)
 
     def _not_notified(self, failure: StepFailedError) -> Next:
         """Return what follows a failure to notify the plugin that it is registered.

@@ -62,6 +62,10 @@ class MemoryOwnerProcesses:
             raise ProcessLookupError(errno.ESRCH, "there is none with its pid")
         return ProcessIdentity(pid, self.running[pid], self.boot_id)
 
+    def find(self, pid: int) -> ProcessIdentity | None:
+        """Return which process has this pid now; None if there is none."""
+        return self.identity(pid) if pid in self.running else None
+
     def watch(self, process: ProcessIdentity) -> int | None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         if not self.runs(process):

@@ -72,6 +72,7 @@ from ..logs.lines import STANDARD, logger_of
 from ..messaging.mailbox import Inbox
 from ..node.node import Node
 from ..node.ports import NodeState, Ports
+from ..registration.notices import MemoryNoticeStore
 from ..status.memory import StatusConfig
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .device_nodes import MemoryNodes
@@ -195,12 +196,13 @@ class SimulatedNode:
         )
         #: The device nodes of the machine, for static devices.
         self.device_nodes = MemoryNodes()
-        #: What survives the daemon: the known resources, the leases, and the files for container engines.
+        #: What survives the daemon: the known resources, the leases, the files for container engines, the notices.
         self.store = MemoryStore()
         self.lease_store = MemoryLeaseStore(lasting=True)
         self.cdi_store = MemoryCdiStore()
         #: What keeps the history of leases; None for none.
         self.history_store: HistoryStore | None = None
+        self.notice_store = MemoryNoticeStore()
         #: The processes that can own leases, one of which is this program, and the clock of the boot.
         self.owners = self.network.owners
         self.owners.start(os.getpid())
@@ -338,6 +340,7 @@ class SimulatedNode:
             lambda _trust: self.users,
             network.dial_slots,
             state=self._state,
+            process_of=network.owners.find,
             leases=self._lease_ports,
             nodes=lambda: self.device_nodes,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
@@ -369,7 +372,7 @@ class SimulatedNode:
     def _state(self, _config: Config, log: Logger) -> NodeState:
         store = self.history_store
         history = None if store is None else LeaseHistory(store, trio.current_time, log)
-        return NodeState(self.store, self.lease_store, history)
+        return NodeState(self.store, self.lease_store, history, self.notice_store)
 
     def _lease_ports(self, _config: Config, _status_socket: str | None) -> LeasePorts:
         return LeasePorts(

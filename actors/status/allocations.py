@@ -20,6 +20,7 @@ from typing import Final, assert_never
 import attrs
 import trio
 
+from ...protocol.leases.forms import FormError, env_file, useless
 from ...protocol.leases.leases_json import failure_to_json, lease_to_json, place_to_json
 from ...protocol.leases.messages import AskerLeft, LeasesMessage, new_ticket
 from ...protocol.leases.replies import Failure, InLine, Problem
@@ -27,7 +28,7 @@ from ...protocol.leases.values import ConnectionOwner, Lease
 from ...protocol.messages.addresses import Address
 from ...protocol.status.json import Json
 from ..http.places import Place
-from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem
+from ..http.server import HttpResponse, LateResponse, Send, busy, json_response, problem, text_response
 from .streams import JSON_LINES, Unsent, heartbeat_headers
 
 #: The HTTP status of the answer to a request that failed.
@@ -51,7 +52,7 @@ AskToOwn = Callable[[int, "Told", Address[Lease]], LeasesMessage]
 
 def failed(failure: Failure, boottime: int) -> HttpResponse:
     """Return the answer for a request that failed."""
-    return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime))
+    return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime), error=failure.text)
 
 
 def no_place(place: Place, why: str) -> HttpResponse:
@@ -99,6 +100,17 @@ class LeaseConnections:
     def wait(self, ask: Ask) -> HttpResponse:
         """Answer with the lease when it is held; before that with its places in line, if the lease actor tells some."""
         return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
+
+    def wait_for_text(self, ask: Ask, *, keep: bool) -> HttpResponse:
+        """Answer with the variables of the lease when it is held; one without such a form ends, unless to ``keep``."""
+
+        def variables(lease: Lease) -> HttpResponse:
+            try:
+                return text_response(201, env_file(lease))
+            except FormError as error:
+                return failed(Failure(Problem.REFUSED, useless(lease, error, kept=keep)), self.boottime())
+
+        return self._late(ask, variables)
 
     async def _write_places(self, said: InLine | Lease | Failure, told: Told, send: Send) -> None:
         self._replies.add(told)
@@ -153,7 +165,10 @@ class LeaseConnections:
             case Failure():
                 return failed(first, self.boottime())
             case Lease():
-                return answer(first)
+                answered = answer(first)
+                if answered.error is not None:
+                    self.leases.send_nowait(AskerLeft(ticket))
+                return answered
             case _:
                 assert_never(first)
 

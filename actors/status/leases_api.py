@@ -32,14 +32,21 @@ from ...protocol.leases.asked_json import (
     why_not_owner,
 )
 from ...protocol.leases.drains import Drain
-from ...protocol.leases.leases_json import drain_to_json, lease_to_json, released_to_json, snapshot_to_json
+from ...protocol.leases.forms import not_on_disk
+from ...protocol.leases.leases_json import (
+    drain_to_json,
+    lease_to_json,
+    lease_to_line,
+    released_to_json,
+    snapshot_to_json,
+)
 from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
 from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
 from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
 from ...protocol.logs.lines import timestamp
 from ...protocol.messages.addresses import Address
 from ...protocol.text import encodable
-from ..http.server import HttpRequest, HttpResponse, json_response, problem, wrong_method
+from ..http.server import TEXT, HttpRequest, HttpResponse, json_response, problem, text_response, wrong_method
 from ..io.owner_processes import may_run
 from ..io.process_identity import identity_of
 from ..io.unix_socket import Credentials
@@ -199,6 +206,9 @@ class LeasesApi:
         snapshot = await self._answer(m.LeasesAsked, DEADLINE)
         prefix = request.query.get("prefix", "")
         leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
+        if request.plain:
+            lines = (lease_to_line(lease).encode() for lease in leases)
+            return HttpResponse(200, TEXT, write=self.unsent.counted(partial(send_pieces, lines)))
         shown = attrs.evolve(snapshot, leases=leases)
         return HttpResponse(200, "application/json", write=self.unsent.counted(partial(self._write_list, shown)))
 
@@ -249,11 +259,13 @@ class LeasesApi:
 
         def ask(ticket: int, reply: Told, ended: Address[Lease] | None = None) -> LeasesMessage:
             deadline = None if asked.wait is None else trio.current_time() + asked.wait
-            progress = reply if ended is None and "progress" in request.query else None
+            progress = reply if ended is None and "progress" in request.query and not request.plain else None
             return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline, progress, ended)
 
         if isinstance(owner, ConnectionOwner):
             return self._connections.give_to_connection(ask, token, pause)
+        if request.plain:
+            return self._connections.wait_for_text(ask, keep=asked.id is not None)
         return self._connections.wait(ask)
 
     def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
@@ -320,6 +332,8 @@ class LeasesApi:
         match answer:
             case Failure():
                 return failed(answer, self.boottime())
+            case Released(unknown=(), unwritten=unwritten) if request.plain:
+                return text_response(200, "" if unwritten is None else f"{not_on_disk(name, unwritten)}\n")
             case Released(unknown=()):
                 return json_response(200, released_to_json(answer))
             case _:

@@ -1,6 +1,6 @@
 """The forms of the JSON between plugind and a handler in another process, from which its JSON Schema is made.
 
-``python -m tests.tools.handlers_schema --write`` writes ``handlers.schema.json`` beside this module. A handler ignores
+``python -m tests.tools.schemas --write`` writes ``handlers.schema.json`` beside this module. A handler ignores
 what it does not know in a line, so a line may have more keys; what is posted may not.
 """
 

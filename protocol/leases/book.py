@@ -21,15 +21,25 @@ from . import messages as m
 from .accepting import accepted
 from .answers import AnswerError, joined
 from .cdi import name_of
-from .choosing import LeaseLine, Reserved, choose, fits
+from .choosing import LeaseLine, Reserved, can_have, choose
 from .draining import DrainChange, change_of, first_end, look_in, over_at
 from .drains import Drain, Drains, DrainTarget
 from .ends import Ends
 from .entries import Amendment, Asker, LeaseEntry
 from .grace import GRACE, needed_of
-from .limits import Usage, failure_of, pool_failure_of, reserved_failure_of
+from .limits import (
+    Usage,
+    failure_of,
+    limits_of,
+    longest_of,
+    over_limit,
+    pool_failure_of,
+    reserved_failure_of,
+    stops_at_longest,
+    why_held_back,
+)
 from .messages import Failure, Problem
-from .owners import begun, bound, renewed, resumed, same_owner
+from .owners import begun, bound, lets_go, renewed, resumed, same_owner
 from .shortages import missing_devices, shortage, unhealthy_since, unusable
 from .states import Action, Event, LeasePhase, step
 from .stock import Stock
@@ -44,6 +54,7 @@ from .values import (
     Request,
     TimeOwner,
     Wanted,
+    process_of,
 )
 
 #: Seconds for which the devices of an uncertain lease are withheld.
@@ -110,6 +121,7 @@ class Book:
         #: The lease of each ticket.
         self._tickets: dict[int, str] = {}
         self._stock = Stock(self._rules.pools)
+        self._stock.limits = limits_of(self._rules)
         self._line = LeaseLine()
         #: What is reserved for those that are in line before the one that is given devices now.
         self._reserved = Reserved()
@@ -118,6 +130,8 @@ class Book:
         #: What is in line and does not wait.
         self._impatient: set[str] = set()
         self._ends = Ends()
+        #: When the longest times of held leases are over, by ``CLOCK_BOOTTIME`` in nanoseconds.
+        self._longest = Ends()
         self._usage = Usage()
         #: The leases whose containers have ended and may come back, in the order of these ends.
         self._in_grace: dict[str, LeaseEntry] = {}
@@ -143,10 +157,16 @@ class Book:
     @property
     def next_end(self) -> float:
         """When :meth:`pass_time` has something to do; infinity if that is never."""
-        return min(self._ends.next, self._stock.next_missing, self._next_drain_look())
+        return min(self._ends.next, self._stock.next_missing, self._next_drain_look(), self._next_longest_look())
 
     def _next_drain_look(self) -> float:
         return math.inf if self._drain_end == math.inf else self._now + look_in(self._drain_end, self._sources.wall())
+
+    def _next_longest_look(self) -> float:
+        if (end := self._longest.next) == math.inf:
+            return math.inf
+        # A suspended machine goes on with that clock alone.
+        return self._now + look_in(end / 1e9, self._sources.boottime() / 1e9)
 
     @property
     def withheld(self) -> str | None:
@@ -206,6 +226,8 @@ class Book:
         self._begin(now)
         self._judge_devices(self._stock.pass_time(now))
         self._end_drains()
+        for lease in self._longest.take(self._sources.boottime()):
+            self._judge_longest(self._entries[lease])
         over = [self._entries[lease] for lease in self._ends.take(now)]
         for entry in over:
             if entry.phase is not LeasePhase.QUEUED:
@@ -264,6 +286,8 @@ class Book:
     def _finish(self) -> list[e.Effect]:
         """Give devices to those whose turn has come, and return what is to be done."""
         self._serve()
+        if self._stock.limits:
+            self._show_held_back()
         self._tell_places()
         for entry in self._touched.values():
             if entry.shown or entry.phase is not LeasePhase.GONE:
@@ -290,11 +314,21 @@ class Book:
             self._stop_waiting(first, Problem.UNAVAILABLE)
             self._serve()  # Those behind it may have what was reserved for it.
 
+    def _show_held_back(self) -> None:
+        """Show those in line whose users' limits hold them back."""
+        for lease, waiting, before in self._line.waiting(self._stock):
+            entry = self._entries[lease]
+            held_back = why_held_back(self._stock, before, waiting.request, waiting.uid)
+            reason = None if held_back is None else held_back[0]
+            if entry.lease.reason != reason:
+                entry.lease = attrs.evolve(entry.lease, reason=reason)
+                self._touch(entry)
+
     def _tell_places(self) -> None:
         """Tell those in line who ask for it of their places, if these have changed."""
         for lease, place, before in self._line.places(self._stock) if self._observed else ():
             entry = self._entries[lease]
-            told = place, before, self._stock.could(entry.lease.request)
+            told = place, before, self._stock.could(entry.lease.request), entry.lease.reason
             for asker in entry.askers.values():
                 if asker.progress is not None and asker.told != told:
                     asker.told = told
@@ -357,8 +391,7 @@ class Book:
                 case Action.FILE:
                     self._step(entry, Event.FILED)
                 case Action.CONFIRM:
-                    if isinstance(owner := entry.lease.owner, TimeOwner):
-                        entry.lease = attrs.evolve(entry.lease, owner=begun(owner, self._sources.boottime()))
+                    entry.lease = self._begun(entry.lease)
                     self._save(entry, entry.lease.moved(LeaseState.HELD))
                 case Action.TELL:
                     self._wait_for_owner(entry)
@@ -380,6 +413,15 @@ class Book:
                     self._end(entry)
                 case _:
                     assert_never(action)
+
+    def _begun(self, lease: Lease) -> Lease:
+        """Return a lease with its time, and its longest time, beginning now."""
+        longest, now = longest_of(self._stock, lease.request, lease.uid), self._sources.boottime()
+        if longest is not None:
+            lease = attrs.evolve(lease, longest_until=now + round(longest.value * 1e9))
+        if isinstance(lease.owner, TimeOwner):
+            lease = attrs.evolve(lease, owner=begun(lease.owner, now, lease.longest_until))
+        return lease
 
     # --- a start ---
 
@@ -404,6 +446,7 @@ class Book:
             self._effects.append(e.WriteFile(found))
         if isinstance(lease.owner, ConnectionOwner):
             self._ends.set(lease.id, self._now + BIND)
+            self._bound_longest(entry)
         else:
             self._wait_for_owner(entry)
 
@@ -457,11 +500,16 @@ class Book:
     def _refusal(self, asked: m.LeaseAsked, asker: int) -> Failure | None:
         failure = failure_of(asked, self._stock.pools)
         failure = failure or reserved_failure_of(asked.id, asker, self._rules.operators)
+        failure = failure or self._over_limit(asked)
         if failure is None and self._closed is not None:
             return Failure(Problem.STORAGE, self._closed)
         if failure is None and self.withheld is not None:
             return Failure(Problem.STORAGE, self.withheld)
         return failure or self._usage.failure(self._rules.limits, asked)
+
+    def _over_limit(self, asked: m.LeaseAsked) -> Failure | None:
+        wait = None if asked.deadline is None else asked.deadline - self._now
+        return over_limit(self._stock, asked.request, asked.owner, asked.uid, wait)
 
     def _new_entry(self, asked: m.LeaseAsked) -> LeaseEntry:
         name = asked.id
@@ -500,6 +548,8 @@ class Book:
                 if asked.deadline is None:
                     text = f"lease {lease.id} waits for its devices; ask again with --wait"
                     return Failure(Problem.UNAVAILABLE, text)
+                if (failure := self._over_limit(asked)) is not None:
+                    return failure
             case _:
                 pass
         self._admit(entry, asked)
@@ -525,15 +575,21 @@ class Book:
 
     def _queue(self, entry: LeaseEntry) -> None:
         lease = entry.lease.id
-        if (failure := pool_failure_of(entry.lease.request, entry.lease.uid, self._stock.pools)) is not None:
-            # Its pool was changed while it had a turn.
+        if (failure := self._ruled_out(entry)) is not None:
+            # Its pool or a limit was changed while it had a turn.
             self._step(entry, Event.TIMED_OUT, failure)
             return
-        self._line.add(lease, entry.arrival, entry.lease.request)
+        self._line.add(lease, entry.arrival, entry.lease.request, entry.lease.uid)
         if all(asker.waits(self._now) for asker in entry.askers.values()):
             self._ends.set(lease, entry.next_end())
         else:
             self._impatient.add(lease)
+
+    def _ruled_out(self, entry: LeaseEntry) -> Failure | None:
+        """Return why one in line will never have its devices by the present rules."""
+        lease = entry.lease
+        failure = pool_failure_of(lease.request, lease.uid, self._stock.pools)
+        return failure or over_limit(self._stock, lease.request, lease.owner, lease.uid)
 
     def _stop_waiting(self, entry: LeaseEntry, problem: Problem) -> None:
         """Let those wait no longer for one that is in line who do not wait, or have waited long enough."""
@@ -551,9 +607,15 @@ class Book:
         """Return why one that is in line has no devices."""
         if self.withheld is not None:
             return Failure(Problem.STORAGE, self.withheld)
-        request = entry.lease.request
+        request, uid = entry.lease.request, entry.lease.uid
         before = self._line.reserved_before(entry.arrival, self._stock)
-        text = shortage(self._stock, before, request, entry.lease.uid)
+        if (held_back := why_held_back(self._stock, before, request, uid)) is not None:
+            text, limit = held_back
+            having = (self._entries[lease].lease for lease in self._stock.holders((limit.resource,)))
+            own = (lease for lease in having if (lease.uid, lease.request.pool) == (uid, limit.pool))
+            problem = Problem.LIMIT if problem is Problem.UNAVAILABLE else problem
+            return Failure(problem, text, tuple(itertools.islice(own, MAX_HOLDERS)), limit)
+        text = shortage(self._stock, before, request, uid)
         places = self._line.places(self._stock)
         earlier = next((names for lease, _, names in places if lease == entry.lease.id), ())
         holders = itertools.islice(chain(earlier, self._stock.holders(request.resources)), MAX_HOLDERS)
@@ -599,7 +661,7 @@ class Book:
         reserved = self._line.reserved_before(entry.arrival, self._stock)
         self._stock.give_lease_back(entry.lease)
         entry.lease = attrs.evolve(entry.lease, devices={})
-        if fits(self._stock, reserved, entry.lease.request):
+        if can_have(self._stock, reserved, entry.lease.request, entry.lease.uid):
             self._take_devices(entry, reserved)
             self._step(entry, Event.CHOSEN)
         else:
@@ -611,9 +673,8 @@ class Book:
             name = wanted.resource
             free, preferred = self._stock.free((name, request.pool)), entry.preferred.get(name, ())
             devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
-        for name, ids in devices.items():
-            self._stock.take(entry.lease.id, name, ids)
         entry.lease = attrs.evolve(entry.lease, devices=devices)
+        self._stock.take_lease(entry.lease)
 
     # --- plugins prepare devices ---
 
@@ -771,14 +832,43 @@ class Book:
                 self._watch(entry)
             case _:
                 pass  # Its end is told by its connection, or there is nobody.
+        self._bound_longest(entry)
         self._judge_devices([entry.lease.id])
+
+    def _bound_longest(self, entry: LeaseEntry) -> None:
+        """Note when the longest time of a held lease is over; one with a time of its own ends with that."""
+        if entry.lease.longest_until is not None and not isinstance(entry.lease.owner, TimeOwner):
+            self._longest.set(entry.lease.id, entry.lease.longest_until)
+
+    def _judge_longest(self, entry: LeaseEntry) -> None:
+        """End a held lease whose longest time is over, or show that it is over while its owner may use the devices."""
+        lease = entry.lease
+        if lets_go(lease.owner) or lease.id in self._in_grace:
+            self._step(entry, Event.OWNER_ENDED)
+            return
+        if not lease.overdue:
+            entry.lease = lease = attrs.evolve(lease, overdue=True)
+            self._touch(entry)
+        if not stops_at_longest(self._stock, lease.request):
+            return
+        if isinstance(lease.owner, ConnectionOwner):
+            self._step(entry, Event.OWNER_ENDED)
+        else:
+            self._stop(entry, "its longest time is over")
+
+    def _stop(self, entry: LeaseEntry, reason: str) -> None:
+        """Stop the process that owns a held lease, once."""
+        process = process_of(entry.lease.owner)
+        if not entry.stopped and process is not None:
+            entry.stopped = True
+            self._effects.append(e.StopOwner(entry.lease.id, process, entry.lease.uid, reason))
 
     def _owner_ended(self, ended: m.OwnerEnded) -> None:
         entry = self._entries.get(ended.id)
         if entry is None or not entry.watched or entry.lease.owner != ended.owner:
             return  # After a crash an end may be told twice, and the second time another container has the lease.
         entry.watched = False
-        if isinstance(ended.owner, ContainerOwner) and entry.phase is LeasePhase.HELD:
+        if isinstance(ended.owner, ContainerOwner) and entry.phase is LeasePhase.HELD and not entry.lease.overdue:
             if ended.owner.start_within is None:
                 entry.lease = attrs.evolve(entry.lease, owner=attrs.evolve(ended.owner, init=None))
                 self._write(e.SaveLease(entry.lease))
@@ -805,10 +895,8 @@ class Book:
         lease = entry.lease
         if entry.phase is not LeasePhase.HELD or entry.stopped or not lease.request.stop_on_unhealthy:
             return
-        reason = unhealthy_since(self._stock, lease)
-        if reason is not None and isinstance(lease.owner, ProcessOwner):
-            entry.stopped = True
-            self._effects.append(e.StopOwner(lease.id, lease.owner.process, lease.uid, reason))
+        if (reason := unhealthy_since(self._stock, lease)) is not None:
+            self._stop(entry, reason)
 
     # --- to change leases that are held ---
 
@@ -837,7 +925,8 @@ class Book:
             return
         match asked:
             case m.RenewAsked():
-                owner = renewed(entry.lease, self._sources.boottime())
+                limit = longest_of(self._stock, entry.lease.request, entry.lease.uid)
+                owner = renewed(entry.lease, self._sources.boottime(), limit)
             case m.BindAsked():
                 owner = bound(entry.lease, asked.init, in_grace=asked.id in self._in_grace)
             case m.ResumeAsked():
@@ -896,6 +985,8 @@ class Book:
                 # A container has no more time than before to bind the lease, or to come back.
                 self._ends.set(entry.lease.id, amendment.end)
             self._write(e.SaveLease(entry.lease))
+            if entry.lease.overdue:
+                self._judge_longest(entry)
 
     # --- the end ---
 
@@ -934,6 +1025,7 @@ class Book:
         self._impatient.discard(lease.id)
         self._observed.discard(lease.id)
         self._ends.forget(lease.id)
+        self._longest.forget(lease.id)
         self._usage.add(lease, -1)
         self._stoppable.pop(lease.id, None)
         for ticket in entry.tickets:
@@ -956,17 +1048,19 @@ class Book:
     # --- rules, and a lost state ---
 
     def _change_rules(self, rules: m.LeaseRules) -> None:
-        """Sort the devices into other pools, and end those in line that may have none of their pool any more.
+        """Sort the devices into other pools, and end those in line that will have none by the new rules.
 
         Raises:
             ValueError: A device is in two pools.
         """
         self._rules = rules
         self._stock.sort_into(rules.pools)
-        for entry in [entry for entry in self._entries.values() if entry.phase is LeasePhase.QUEUED]:
-            failure = pool_failure_of(entry.lease.request, entry.lease.uid, self._stock.pools)
-            if failure is not None:
+        self._stock.limits = limits_of(rules)
+        for entry in [*self._entries.values()]:
+            if entry.phase is LeasePhase.QUEUED and (failure := self._ruled_out(entry)) is not None:
                 self._step(entry, Event.TIMED_OUT, failure)
+            elif entry.phase is LeasePhase.HELD and entry.lease.overdue:
+                self._judge_longest(entry)
 
     def _recover(self, asked: m.RecoverAsked) -> None:
         """Have written that no leased device is in use."""

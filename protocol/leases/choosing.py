@@ -5,6 +5,9 @@ came later cannot take what it waits for: the devices that it names, and of othe
 starves, and since nobody holds what another one waits for while it waits itself, there is no deadlock. One that asks
 for more than the healthy devices that there are keeps nobody from anything: it may wait for ever.
 
+A limit of a user is kept in the same order: what the user waits for counts, so a later request does not overtake an
+earlier one of the same user by it. A request that the limit holds back reserves no devices, so other users overtake it.
+
 Of the devices that are free a request gets those that must be included, those that the plugin prefers, and then others
 by NUMA node and name.
 """
@@ -19,6 +22,7 @@ from itertools import chain, combinations, islice
 import attrs
 
 from ..plugins.devices import Device
+from ..values import value
 from .free import FreeDevices, Nodes, natural
 from .stock import Place, Stock
 from .values import Request, Wanted
@@ -39,6 +43,8 @@ class Reserved:
     _named: defaultdict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
     #: How many others they want.
     others: Counter[Place] = attrs.field(factory=Counter)
+    #: How many devices each user wants, also by requests that a limit of the user holds back.
+    by_user: Counter[tuple[int, Place]] = attrs.field(factory=Counter)
 
     def add(self, request: Request) -> None:
         """Reserve what a request wants."""
@@ -47,6 +53,17 @@ class Reserved:
             if named:
                 self._named[wanted.resource].update(named)
             self.others[wanted.resource, request.pool] += wanted.count - len(named)
+
+    def wait(self, stock: Stock, waiting: Waiting) -> None:
+        """Reserve what one in line waits for, if the healthy devices are enough for it."""
+        request = waiting.request
+        if not stock.could(request):
+            return
+        if held_back(stock, self, request, waiting.uid) is None:
+            self.add(request)
+        if stock.limits:
+            for wanted in request.wanted:
+                self.by_user[waiting.uid, (wanted.resource, request.pool)] += wanted.count
 
     def named(self, resource: str) -> Set[str]:
         """Return the devices of a resource that earlier ones have named."""
@@ -74,11 +91,39 @@ def fits(stock: Stock, reserved: Reserved, request: Request) -> bool:
     return True
 
 
+def held_back(stock: Stock, reserved: Reserved, request: Request, uid: int) -> Wanted | None:
+    """Return what a limit of the user forbids to have now, beside what it has and waits for; None if nothing."""
+    if not uid or not stock.limits:
+        return None
+    for wanted in request.wanted:
+        place = wanted.resource, request.pool
+        if (limits := stock.limits.get(place)) is None or limits.devices_per_user is None:
+            continue
+        if stock.had[uid, place] + reserved.by_user[uid, place] + wanted.count > limits.devices_per_user:
+            return wanted
+    return None
+
+
+def can_have(stock: Stock, reserved: Reserved, request: Request, uid: int) -> bool:
+    """Return whether the request of a user can have all that it wants now, by the devices and by the user's limits."""
+    return fits(stock, reserved, request) and held_back(stock, reserved, request, uid) is None
+
+
+@value
+class Waiting:
+    """One in line."""
+
+    #: The number of its arrival.
+    arrival: int
+    request: Request
+    uid: int
+
+
 class LeaseLine:
     """The requests that wait, by the ids of their leases, the earliest first."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[int, Request]] = {}
+        self._waiting: dict[str, Waiting] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -86,12 +131,13 @@ class LeaseLine:
     def __contains__(self, lease: str) -> bool:
         return lease in self._waiting
 
-    def add(self, lease: str, arrival: int, request: Request) -> None:
+    def add(self, lease: str, arrival: int, request: Request, uid: int = 0) -> None:
         """Put a request into the line, by the number of its arrival: one may come back that was in line before."""
-        last = next(reversed(self._waiting.values()), (arrival, request))
-        self._waiting[lease] = arrival, request
-        if last[0] > arrival:
-            self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1][0]))
+        added = Waiting(arrival, request, uid)
+        last = next(reversed(self._waiting.values()), added)
+        self._waiting[lease] = added
+        if last.arrival > arrival:
+            self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1].arrival))
 
     def remove(self, lease: str) -> None:
         """Forget a request, if it is in line."""
@@ -102,45 +148,42 @@ class LeaseLine:
 
         Its devices are taken from ``stock`` before the next one is asked for.
         """
-        reserved = Reserved()
-        for lease, (_, request) in [*self._waiting.items()]:
-            if fits(stock, reserved, request):
+        for lease, waiting, reserved in self.waiting(stock):
+            if can_have(stock, reserved, waiting.request, waiting.uid):
                 del self._waiting[lease]
                 yield lease, reserved
-            elif stock.could(request):
-                reserved.add(request)
 
     def places(self, stock: Stock) -> Iterator[tuple[str, int, tuple[str, ...]]]:
         """Yield each request, its place among those that want the same resources, and who is before it there.
 
         The earliest of those before it are named, up to :data:`MOST_NAMED`. A request for more devices than are healthy
-        keeps nobody waiting, and is before nobody.
+        keeps nobody waiting, and is before nobody; nor is one that a limit of its user holds back.
         """
         before = defaultdict[str, list[str]](list)
-        for lease, (_, request) in self._waiting.items():
+        for lease, waiting, reserved in self.waiting(stock):
+            request = waiting.request
             lists = [before[name] for name in request.resources]
             earlier = lists[0] if len(lists) == 1 else [*dict.fromkeys(chain.from_iterable(lists))]
             yield lease, len(earlier) + 1, tuple(earlier[:MOST_NAMED])
-            if stock.could(request):
-                for waiting in lists:
-                    waiting.append(lease)
+            if stock.could(request) and held_back(stock, reserved, request, waiting.uid) is None:
+                for names in lists:
+                    names.append(lease)
 
-    def waiting(self, stock: Stock) -> Iterator[tuple[Request, Reserved]]:
-        """Yield each request that could ever have what it wants, and what is reserved for those before it."""
+    def waiting(self, stock: Stock) -> Iterator[tuple[str, Waiting, Reserved]]:
+        """Yield each request, and what is reserved for those before it that are still in line."""
         reserved = Reserved()
-        for _, request in self._waiting.values():
-            if stock.could(request):
-                yield request, reserved
-                reserved.add(request)
+        for lease, waiting in [*self._waiting.items()]:
+            yield lease, waiting, reserved
+            if lease in self._waiting:
+                reserved.wait(stock, waiting)
 
     def reserved_before(self, arrival: int, stock: Stock) -> Reserved:
         """Return what is reserved for those that are in line and came before the one with this number."""
         reserved = Reserved()
-        for number, request in self._waiting.values():
-            if number >= arrival:
+        for waiting in self._waiting.values():
+            if waiting.arrival >= arrival:
                 break
-            if stock.could(request):
-                reserved.add(request)
+            reserved.wait(stock, waiting)
         return reserved
 
 

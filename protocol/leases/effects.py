@@ -152,7 +152,7 @@ class WatchPlugin:
 
 @value
 class StopOwner:
-    """Send SIGTERM to the process that owns the lease, because a device of it is unhealthy.
+    """Send SIGTERM to the process that owns the lease: a device of it is unhealthy, or its longest time is over.
 
     It is sent only to a process of the user whose lease this is, or if that is root.
     """

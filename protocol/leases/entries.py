@@ -23,8 +23,9 @@ class Asker:
     deadline: float | None = None
     #: Gets the place in line.
     progress: Address[InLine] | None = None
-    #: The place of which it was told last, who is before it, and whether the healthy devices were enough.
-    told: tuple[int, tuple[str, ...], bool] | None = None
+    #: The place of which it was told last, who is before it, whether the healthy devices were enough, and why a limit
+    #: of its user held it back.
+    told: tuple[int, tuple[str, ...], bool, str | None] | None = None
 
     def waits(self, now: float) -> bool:
         """Whether it still waits for devices at ``now``."""

@@ -35,6 +35,19 @@ class FormError(Exception):
     """A lease cannot be said in this form; the text says why, and which one can."""
 
 
+def useless(lease: Lease, why: object, *, kept: bool) -> str:
+    """Return what the asker is told of a lease that cannot be said in its form."""
+    return f"{why}; the lease {escaped(lease.id)} was {'kept' if kept else 'released'}"
+
+
+def not_on_disk(lease: str, why: str) -> str:
+    """Return the warning that a lease which was released may come back."""
+    return (
+        f"warning: {escaped(lease)} is released, which is not on disk yet; it comes back if plugind is killed before"
+        f" that: {escaped(why)}"
+    )
+
+
 # --- for a process ----------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from .choosing import LeaseLine, fits
+from .choosing import LeaseLine, can_have
 from .stock import Stock
 from .values import Lease
 
@@ -24,13 +24,13 @@ def needed_of(in_grace: Iterable[Lease], line: LeaseLine, stock: Stock) -> list[
         if not any(stock.missing(name).keys() & {*ids} for name, ids in lease.devices.items())
     ]
     needed: list[Lease] = []
-    for request, reserved in line.waiting(stock):
+    for _, waiting, reserved in line.waiting(stock):
         for lease in ended:
             stock.give_lease_back(lease)
-        is_enough = fits(stock, reserved, request)
+        is_enough = can_have(stock, reserved, waiting.request, waiting.uid)
         for lease in reversed(ended):
             stock.take_lease(lease)
-            if is_enough and not fits(stock, reserved, request):
+            if is_enough and not can_have(stock, reserved, waiting.request, waiting.uid):
                 stock.give_lease_back(lease)
                 needed.append(lease)
         for lease in needed:

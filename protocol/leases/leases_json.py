@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import attrs
 
 from ..logs.lines import timestamp
-from ..text import encodable
+from ..text import encodable, escaped
 from .asked_json import init_to_json, or_none, request_to_json, unix_seconds
 from .drains import Drain, DrainTarget
 from .json_values import (
@@ -27,7 +27,7 @@ from .json_values import (
     texts,
     wrong_form_is,
 )
-from .replies import Failure, InLine, LeasesSnapshot, Problem, Released
+from .replies import Failure, InLine, LeasesSnapshot, LimitMet, Problem, Released
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -66,7 +66,25 @@ def lease_to_json(lease: Lease, boottime: int | None = None) -> dict[str, Json]:
         "cdi_name": lease.cdi_name,
         "warnings": encodables(lease.warnings),
         "withheld_until_unix": lease.withheld_until,
+        "longest": _longest_to_json(lease, boottime),
     }
+
+
+def lease_to_line(lease: Lease) -> str:
+    """Return a lease as four words for a shell: its id, its state, the kind of its owner, and the uid of its user."""
+    name = escaped(lease.id).replace(" ", "\\x20")
+    return f"{name} {lease.state.value} {_owner_to_json(lease.owner, None)['kind']} {lease.uid}\n"
+
+
+def _longest_to_json(lease: Lease, boottime: int | None) -> dict[str, Json] | None:
+    if (until := lease.longest_until) is None:
+        return None
+    return {"until_boottime_ns": until, "ends_in": _left(until, boottime), "overdue": lease.overdue}
+
+
+def _left(until: int | None, boottime: int | None) -> float | None:
+    """Return how many seconds are left until a time; None if that is not known."""
+    return None if until is None or boottime is None else round(max(0.0, (until - boottime) / 1e9), 6)
 
 
 def _owner_to_json(owner: Owner, boottime: int | None) -> dict[str, Json]:
@@ -77,8 +95,7 @@ def _owner_to_json(owner: Owner, boottime: int | None) -> dict[str, Json]:
             init = None if owner.init is None else init_to_json(owner.init)
             return {"kind": "container", "init": init, "start_within": owner.start_within}
         case TimeOwner():
-            has_end = owner.expires is not None and boottime is not None
-            left = round(max(0.0, ((owner.expires or 0) - (boottime or 0)) / 1e9), 6) if has_end else None
+            left = _left(owner.expires, boottime)
             return {"kind": "time", "seconds": owner.seconds, "expires_boottime_ns": owner.expires, "ends_in": left}
         case ConnectionOwner():
             return {"kind": "connection"}
@@ -99,6 +116,8 @@ def lease_from_json(content: object) -> Lease:
 
 
 def _lease_of(content: Any) -> Lease:
+    # An earlier version has no such key.
+    longest = content.get("longest") or {"until_boottime_ns": None, "overdue": False}
     return Lease(
         id=exactly(str, content["id"]),
         uid=exactly(int, content["uid"]),
@@ -112,13 +131,33 @@ def _lease_of(content: Any) -> Lease:
         reason=exactly_or_none(str, content["reason"]),
         warnings=texts(content["warnings"]),
         withheld_until=or_none(number)(content.get("withheld_until_unix")),
+        longest_until=exactly_or_none(int, longest["until_boottime_ns"]),
+        overdue=exactly(bool, longest["overdue"]),
     )
 
 
 def failure_to_json(failure: Failure, boottime: int | None = None) -> dict[str, Json]:
     """Return the JSON form of a failure; the holders are shown without what their plugins have answered."""
     holders = [lease_to_json(attrs.evolve(lease, answer=None), boottime) for lease in failure.holders]
-    return {"error": encodable(failure.text), "problem": failure.problem.value, "holders": holders}
+    limit = None if failure.limit is None else limit_to_json(failure.limit)
+    return {"error": encodable(failure.text), "problem": failure.problem.value, "holders": holders, "limit": limit}
+
+
+def limit_to_json(limit: LimitMet) -> dict[str, Json]:
+    """Return the JSON form of a limit, which says where the configuration has it."""
+    return {
+        "name": limit.name,
+        "value": limit.value,
+        "resource": encodable(limit.resource),
+        "pool": limit.pool,
+        "source": encodable(limit.source),
+    }
+
+
+def _limit_of(content: Any) -> LimitMet:
+    name, resource, source = (exactly(str, content[key]) for key in ("name", "resource", "source"))
+    value = content["value"] if type(content["value"]) is int else number(content["value"])
+    return LimitMet(name, value, resource, exactly_or_none(str, content["pool"]), source)
 
 
 def failure_from_json(content: Any) -> Failure:
@@ -128,15 +167,16 @@ def failure_from_json(content: Any) -> Failure:
       LeaseJsonError: if it is not of that form: other errors of the status socket have no ``problem``.
     """
     with wrong_form_is(LeaseJsonError, "it is no failure that this version of plugind knows"):
-        return Failure(
-            Problem(content["problem"]), exactly(str, content["error"]), every(_lease_of, content["holders"])
-        )
+        # An earlier version has no limits.
+        limit, holders = or_none(_limit_of)(content.get("limit")), every(_lease_of, content["holders"])
+        return Failure(Problem(content["problem"]), exactly(str, content["error"]), holders, limit)
 
 
 def place_to_json(in_line: InLine, boottime: int | None = None) -> dict[str, Json]:
     """Return the JSON form of a place in line."""
     shortage = failure_to_json(in_line.shortage, boottime)
-    return {"place": in_line.place, "why": shortage["error"], "holders": shortage["holders"]}
+    why = {"why": shortage["error"], "holders": shortage["holders"], "limit": shortage["limit"]}
+    return {"place": in_line.place, **why}
 
 
 def place_from_json(content: Any) -> InLine | None:
@@ -149,7 +189,9 @@ def place_from_json(content: Any) -> InLine | None:
         return None
     with wrong_form_is(LeaseJsonError, "it is no place in line that this version of plugind knows"):
         text, holders = exactly(str, content["why"]), every(_lease_of, content["holders"])
-        return InLine(exactly(int, content["place"]), Failure(Problem.UNAVAILABLE, text, holders))
+        limit = or_none(_limit_of)(content.get("limit"))
+        problem = Problem.UNAVAILABLE if limit is None else Problem.LIMIT
+        return InLine(exactly(int, content["place"]), Failure(problem, text, holders, limit))
 
 
 def released_to_json(released: Released) -> dict[str, Json]:

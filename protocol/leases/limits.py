@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from ..text import span_words
+from .choosing import Reserved, held_back
 from .config import LeaseLimits
-from .messages import Failure, LeaseAsked, Problem
-from .stock import Pools
-from .values import ContainerOwner, Lease, ProcessOwner, Request, TimeOwner
+from .messages import Failure, LeaseAsked, LeaseRules, Problem
+from .replies import LimitMet
+from .stock import Place, Pools, Stock
+from .values import ContainerOwner, Lease, Owner, ProcessOwner, Request, TimeOwner, UserLimits, Wanted
 
 #: Bytes of the name that a caller gives to a lease.
 MAX_ID = 128
+#: Seconds that a clock may be off when the rest of a wait is computed.
+_ROUNDED = 0.001
 #: How the ids begin that tools of operators give: Slurm's parts, the example for Nomad, and systemd's units. A guest
 #: who had such an id first could keep a job or a service from its devices.
 RESERVED_PREFIXES = ("slurm:", "nomad:", "nomad-", "unit:")
@@ -89,6 +94,72 @@ def pool_failure_of(request: Request, uid: int, pools: Pools) -> Failure | None:
         if not pool.admits(uid):
             return Failure(Problem.FORBIDDEN, f"user {uid} may not take devices from the pool {name}")
     return None
+
+
+# --- limits of users for a resource or a pool -------------------------------------------------------------------------
+
+
+def limits_of(rules: LeaseRules) -> Mapping[Place, UserLimits]:
+    """Return the limits of users by place; without a pool, a place is what is in no pool."""
+    found: dict[Place, UserLimits] = {(name, None): resource.limits for name, resource in rules.resources.items()}
+    found |= {(pool.resource, pool.name): pool.limits for pool in rules.pools}
+    return {place: limits for place, limits in found.items() if limits != UserLimits()}
+
+
+def _met(limits: UserLimits, place: Place, name: str) -> LimitMet:
+    return LimitMet(name, getattr(limits, name), *place, limits.source)
+
+
+def _limited(stock: Stock, request: Request, uid: int, name: str) -> Iterator[tuple[Wanted, LimitMet]]:
+    """Yield the limits with this name that the user has for what a request wants; root has none."""
+    for wanted in request.wanted if uid else ():
+        place = wanted.resource, request.pool
+        limits = stock.limits.get(place)
+        if limits is not None and getattr(limits, name) is not None:
+            yield wanted, _met(limits, place, name)
+
+
+def over_limit(stock: Stock, request: Request, owner: Owner, uid: int, wait: float | None = None) -> Failure | None:
+    """Return why a limit of the user will never allow a request, which waits for so many seconds."""
+    for wanted, met in _limited(stock, request, uid, "devices_per_user"):
+        if wanted.count > met.value:
+            text = f"{wanted.count} of {wanted.resource} are asked for, and a user may have {met.value} at once"
+            return Failure(Problem.LIMIT, f"{text} ({met.words})", limit=met)
+    if isinstance(owner, TimeOwner):
+        for wanted, met in _limited(stock, request, uid, "longest_lease"):
+            if owner.seconds > met.value:
+                asks, most = span_words(owner.seconds), span_words(met.value)
+                text = f"a lease of {wanted.resource} for {asks} is asked for, and it lasts for {most} at most"
+                return Failure(Problem.LIMIT, f"{text} ({met.words})", limit=met)
+    if wait is not None:
+        for wanted, met in _limited(stock, request, uid, "longest_wait"):
+            if wait > met.value + _ROUNDED:
+                asks, most = span_words(round(wait, 3)), span_words(met.value)
+                text = f"a wait of {asks} for {wanted.resource} is asked for, and it lasts for {most} at most"
+                return Failure(Problem.LIMIT, f"{text} ({met.words})", limit=met)
+    return None
+
+
+def why_held_back(stock: Stock, before: Reserved, request: Request, uid: int) -> tuple[str, LimitMet] | None:
+    """Return why a limit of the user holds a request back that is in line; None if none does."""
+    if (wanted := held_back(stock, before, request, uid)) is None:
+        return None
+    place = wanted.resource, request.pool
+    met, waits = _met(stock.limits[place], place, "devices_per_user"), before.by_user[uid, place]
+    text = f"it waits for a lease of its user to end: user {uid} has {stock.had[uid, place]} of {wanted.resource}"
+    earlier = f", waits for {waits} before," if waits else ""
+    return f"{text}{earlier} and may have {met.value} at once ({met.words})", met
+
+
+def longest_of(stock: Stock, request: Request, uid: int) -> LimitMet | None:
+    """Return the limit of how long the lease of a request lasts; None if there is none."""
+    limits = (met for _, met in _limited(stock, request, uid, "longest_lease"))
+    return min(limits, key=lambda met: met.value, default=None)
+
+
+def stops_at_longest(stock: Stock, request: Request) -> bool:
+    """Return whether the owner is stopped when the longest time of the lease of a request is over."""
+    return any(stock.limits.get((name, request.pool), UserLimits()).stop_at_longest for name in request.resources)
 
 
 def _wrong_id(name: str | None) -> str | None:

@@ -16,7 +16,7 @@ from ..checks import copied
 from ..errors import ConfigError
 from ..text import cut, quoted
 from .answers import OWN_PREFIX, AnswerError, checked
-from .values import Answer
+from .values import Answer, UserLimits
 
 _SHOWN: Final = 64
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,7 +27,7 @@ _UUIDS: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+(,(GPU|MIG)-[0-9A-Za-z/-]+)
 
 @attrs.frozen
 class ResourceConfig:
-    """What leases of one resource get besides what its device plugin answers.
+    """What leases of one resource get besides what its device plugin answers, and the limits of its users.
 
     Raises:
       ConfigError: if a name or a value of a variable cannot be used.
@@ -35,6 +35,8 @@ class ResourceConfig:
 
     #: Variables, made of those that the plugin sets: ``"{NAME}"``.
     env: Mapping[str, str] = attrs.field(factory=dict, converter=copied, hash=False)
+    #: For the devices that are in no pool; a pool has limits of its own.
+    limits: UserLimits = attrs.field(factory=UserLimits)
 
     def __attrs_post_init__(self) -> None:
         for name, template in self.env.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from .messages import Failure, Problem
+from .replies import LimitMet
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -14,19 +15,34 @@ from .values import (
     ProcessIdentity,
     ProcessOwner,
     TimeOwner,
+    process_of,
 )
 
 
-def begun(owner: TimeOwner, boottime: int) -> TimeOwner:
-    """Return the owner with its time beginning at ``boottime``, in nanoseconds of ``CLOCK_BOOTTIME``."""
-    return attrs.evolve(owner, expires=boottime + round(owner.seconds * 1e9))
+def begun(owner: TimeOwner, boottime: int, longest_until: int | None) -> TimeOwner:
+    """Return the owner with its time beginning at ``boottime``, in nanoseconds of ``CLOCK_BOOTTIME``.
+
+    It ends with the longest time of the lease at the latest.
+    """
+    expires = boottime + round(owner.seconds * 1e9)
+    return attrs.evolve(owner, expires=expires if longest_until is None else min(expires, longest_until))
 
 
-def renewed(lease: Lease, boottime: int) -> Owner | Failure:
-    """Let the time of a lease begin again."""
-    if isinstance(lease.owner, TimeOwner):
-        return begun(lease.owner, boottime)
-    return Failure(Problem.USAGE, f"lease {lease.id} has no time to renew: only one that was asked for with --ttl has")
+def renewed(lease: Lease, boottime: int, limit: LimitMet | None = None) -> Owner | Failure:
+    """Let the time of a lease begin again; ``limit`` is that of its longest time, if it still has one."""
+    if not isinstance(lease.owner, TimeOwner):
+        text = f"lease {lease.id} has no time to renew: only one that was asked for with --ttl has"
+        return Failure(Problem.USAGE, text)
+    if lease.longest_until is not None and lease.owner.expires == lease.longest_until:
+        where = "" if limit is None else f" ({limit.words})"
+        text = f"lease {lease.id} cannot be renewed any more: it ends with its longest time{where}"
+        return Failure(Problem.LIMIT, text, limit=limit)
+    return begun(lease.owner, boottime, lease.longest_until)
+
+
+def lets_go(owner: Owner) -> bool:
+    """Return whether a lease ends with its longest time: nobody is known to use its devices then."""
+    return isinstance(owner, TimeOwner | NoOwner | ContainerOwner) and process_of(owner) is None
 
 
 def bound(lease: Lease, init: ProcessIdentity, *, in_grace: bool) -> Owner | Failure:

@@ -40,6 +40,32 @@ class Problem(enum.StrEnum):
 
 
 @value
+class LimitMet:
+    """The limit of a user that keeps a request from its devices."""
+
+    #: The name of the field in :class:`~.values.UserLimits`.
+    name: str
+    value: float
+    resource: str
+    #: The pool that has the limit; None if the resource has it.
+    pool: str | None = None
+    #: Where the configuration has it: a file and a line, a variable or an option; empty if a program made it.
+    source: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its place in the configuration."""
+        if self.pool is None:
+            return f'resources."{self.resource}".{self.name}'
+        return f"{self.name} of the pool {self.pool} of {self.resource}"
+
+    @property
+    def words(self) -> str:
+        """Where the configuration has it, in words."""
+        return f"limit {self.key}, {self.source}" if self.source else f"limit {self.key}"
+
+
+@value
 class Failure:
     """Why there is no lease, or nothing was done."""
 
@@ -47,6 +73,8 @@ class Failure:
     text: str
     #: The leases that hold what was asked for.
     holders: tuple[Lease, ...] = ()
+    #: The limit of the user that was met, if one was.
+    limit: LimitMet | None = None
 
 
 class LeaseFailedError(ClientError):
@@ -63,6 +91,8 @@ class LeaseFailedError(ClientError):
         self.problem = failure.problem
         #: The leases that hold what was asked for.
         self.holders = failure.holders
+        #: The limit of the user that was met, if one was.
+        self.limit = failure.limit
 
 
 @value

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..values import value
-from .json_values import answer_of, answer_to_json, owner_of, request_of, texts, wrong_form_is
+from .json_values import answer_of, answer_to_json, exactly_or_none, owner_of, request_of, texts, wrong_form_is
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -18,7 +18,6 @@ from .values import (
     NoOwner,
     Owner,
     ProcessOwner,
-    Request,
     TimeOwner,
     process_of,
 )
@@ -92,7 +91,7 @@ def row_of(lease: Lease, boot_id: str) -> LeaseRow:
         uid=lease.uid,
         pool=lease.request.pool,
         label=_json(dict(lease.request.labels)),
-        request=_json(_json_of_request(lease.request, owner)),
+        request=_json(_json_of_request(lease)),
         state=lease.state.value,
         owner_kind=kind_of(owner),
         pid=process.pid if process else None,
@@ -114,7 +113,8 @@ def device_rows_of(lease: Lease) -> DeviceRows:
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _json_of_request(request: Request, owner: Owner) -> dict[str, object]:
+def _json_of_request(lease: Lease) -> dict[str, object]:
+    request, owner = lease.request, lease.owner
     return {
         "resources": {wanted.resource: wanted.count for wanted in request.wanted},
         "ids": request.ids,
@@ -125,6 +125,7 @@ def _json_of_request(request: Request, owner: Owner) -> dict[str, object]:
         "seconds": owner.seconds if isinstance(owner, TimeOwner) else None,
         "start_within": owner.start_within if isinstance(owner, ContainerOwner) else None,
         **({} if request.for_uid is None else {"for_uid": request.for_uid}),
+        **({} if lease.longest_until is None else {"longest_until": lease.longest_until}),
     }
 
 
@@ -166,6 +167,7 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
         cdi_name=row.cdi_name,
         reason=row.reason,
         warnings=texts(content["warnings"]),
+        longest_until=exactly_or_none(int, asked.get("longest_until")),
     )
 
 

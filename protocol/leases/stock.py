@@ -22,7 +22,7 @@ from ..plugins.devices import HEALTHY, Device, DeviceList, DeviceOptions, Differ
 from .drains import Drain, Drains, drain_of, unshared
 from .free import FreeDevices
 from .messages import DeviceCall, Offer
-from .values import Lease, Pool, Request, identity_key
+from .values import Lease, Pool, Request, UserLimits, identity_key
 
 #: The name of a resource, and of a pool of it.
 Place = tuple[str, str | None]
@@ -192,6 +192,9 @@ class Stock:
         self.pools = Pools(pools)
         self._resources: dict[str, StockedResource] = {}
         self._static = _StaticHolds()
+        #: What users may have, and how many devices each has by a request for that place.
+        self.limits: Mapping[Place, UserLimits] = {}
+        self.had: Counter[tuple[int, Place]] = Counter()
         #: What is out of service.
         self.drains: Drains = {}
         #: When :meth:`pass_time` may have something to do.
@@ -396,11 +399,16 @@ class Stock:
         identities = _NO_IDENTITIES if lease.answer is None else lease.answer.identities
         for name, ids in lease.devices.items():
             self.take(lease.id, name, ids, identities)
+            self.had[lease.uid, (name, lease.request.pool)] += len(ids)
 
     def give_lease_back(self, lease: Lease) -> None:
         """Take all devices of a lease from it."""
         for name, ids in lease.devices.items():
             self.give_back(name, ids)
+            key = lease.uid, (name, lease.request.pool)
+            self.had[key] -= len(ids)
+            if not self.had[key]:
+                del self.had[key]
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
         """Take devices of a resource from their lease."""

@@ -149,6 +149,22 @@ def request_of(
 
 
 @value
+class UserLimits:
+    """How much of a resource or a pool each user other than root gets, and for how long; None is no limit."""
+
+    #: The most devices at once.
+    devices_per_user: int | None = None
+    #: The most seconds from the grant on.
+    longest_lease: float | None = None
+    #: The most seconds in line.
+    longest_wait: float | None = None
+    #: Whether the owner of a lease is stopped when its longest time is over.
+    stop_at_longest: bool = False
+    #: Where the configuration has them: a file and a line, a variable or an option; empty if a program made it.
+    source: str = ""
+
+
+@value
 class Pool:
     """Devices that are taken only by a request that names the pool."""
 
@@ -158,6 +174,7 @@ class Pool:
     ids: frozenset[str] = frozenset()
     #: The users who may take from it; all if there are none. Root may always.
     uids: frozenset[int] = frozenset()
+    limits: UserLimits = attrs.field(factory=UserLimits)
 
     def has(self, device: str) -> bool:
         """Whether a device of the resource is in it."""
@@ -270,6 +287,10 @@ class Lease:
     warnings: tuple[str, ...] = ()
     #: Until when an uncertain one withholds its devices, if its plugin does not end before; not stored.
     withheld_until: float | None = None
+    #: When its longest time is over, by ``CLOCK_BOOTTIME`` in nanoseconds; None if it has none, or is not held yet.
+    longest_until: int | None = None
+    #: Whether that time is over, and its owner has not ended; not stored.
+    overdue: bool = False
 
     @property
     def job(self) -> str | None:
@@ -297,4 +318,5 @@ class Lease:
             self.cdi_name,
             reason,
             self.warnings,
+            longest_until=self.longest_until,
         )

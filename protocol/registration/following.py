@@ -69,6 +69,8 @@ class Pause:
 class Rest:
     """Rest: the plugin is registered and was notified."""
 
+    reason: str | None = None
+
 
 @value
 class NotifyAgain:
@@ -102,6 +104,7 @@ class End:
 
 Next = Try | NotifyAgain | Pause | Rest | Observe | AskAgain | End
 REST = Rest()
+NOT_TOLD_AGAIN = Rest("not notified again: it was notified before plugind was started again")
 
 
 def wait(reason: str, attempt: int, cause: Cause | None = None) -> Pause:

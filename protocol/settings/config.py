@@ -111,6 +111,9 @@ class Config:
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
+    #: Whether to notify registered plugins again after a restart. With False a plugin is not notified if its info, its
+    #: socket and the process that listens are those of its last notification; the state directory has these.
+    renotify: bool = True
     #: Whether to observe only, beside a kubelet that registers the plugins: they are asked for their info and health,
     #: and are told nothing. No root is made or locked.
     observe: bool = False
@@ -131,7 +134,8 @@ class Config:
     )
     #: The resources whose devices are device nodes of the machine, which need no plugin.
     devices: Mapping[str, StaticResource] = attrs.field(factory=dict)
-    #: Variables that leases of a resource get, made of those that its device plugin sets; some are built in.
+    #: What leases of a resource get: limits of users, and variables made of those that its device plugin sets, of which
+    #: some are built in.
     resources: Mapping[str, ResourceConfig] = attrs.field(factory=dict, converter=with_built_in)
     #: The users who may serve a plugin type from another process, besides root and the user of the daemon. Plugins of
     #: these types wait for such a process, and are told nothing until then.
@@ -235,3 +239,13 @@ def check_roots(roots: tuple[Root, ...]) -> None:
             raise ConfigError(f"the root {root.path} is named twice: name it once")
         if (other.path + "/").startswith(root.path.rstrip("/") + "/"):
             raise ConfigError(f"the root {other.path} lies in the root {root.path}: name one of them")
+
+
+def check_renotify(config: Config) -> None:
+    """Check that a node that does not notify plugins again has a place that says who was notified.
+
+    Raises:
+      ConfigError: if it has none.
+    """
+    if not config.renotify and config.state is None:
+        raise ConfigError("renotify = false needs a state, which says who was notified: name a directory with --state")

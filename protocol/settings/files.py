@@ -149,7 +149,9 @@ class _Reader:
             if error.rest is not None:
                 self.rest.append(Given(setting.key, error.rest, self._source(path)))
         else:
-            yield Given(setting.key, found, self._source(path))
+            names = value if isinstance(value, dict) else map(str, range(len(value) if isinstance(value, list) else 0))
+            within = {name: self._source((*path, name)) for name in names}
+            yield Given(setting.key, found, self._source(path), within)
 
     def _note(self, path: tuple[str, ...], text: str) -> None:
         if len(self.problems) < MOST_PROBLEMS:

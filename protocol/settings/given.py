@@ -44,6 +44,8 @@ class Given:
     key: str
     value: Any
     source: Source
+    #: The sources of the entries of a table, by name, and of a list, by index.
+    within: Mapping[str, Source] = attrs.field(factory=dict, hash=False)
 
 
 @attrs.frozen
@@ -86,4 +88,4 @@ def merged(layers: Iterable[Iterable[Given]]) -> dict[str, Given]:
 def _joined(before: Given, given: Given) -> Given:
     if not isinstance(given.value, Mapping):
         return given
-    return attrs.evolve(given, value={**before.value, **given.value})
+    return attrs.evolve(given, value={**before.value, **given.value}, within={**before.within, **given.within})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from ..errors import ConfigError
-from ..text import cut, escaped, quoted
+from ..text import cut, escaped, quoted, span
 from ..trust.users import MAX_UID, Trust, parse_trusted_user
 from ..values import value
 
@@ -23,6 +23,8 @@ OFF: Final = "off"
 DEFAULT: Final = "default"
 #: How many characters of a wrong value are shown.
 _SHOWN: Final = 64
+#: Times are shorter, as those of requests are: 68 years.
+_MOST_SECONDS: Final = 2.0**31
 
 
 class WrongValueError(ValueError):
@@ -149,6 +151,31 @@ class Integer:
         if not re.fullmatch(r"-?[0-9]{1,19}", text):
             raise wrong(text, self.words)
         return self.from_toml(int(text))
+
+
+@value
+class Span:
+    """A time: a number of seconds, or text such as ``"8h"``."""
+
+    above_zero: bool = False
+
+    @property
+    def words(self) -> str:
+        """A description of a value."""
+        return 'seconds above 0, or a time such as "8h"' if self.above_zero else 'seconds, or a time such as "30m"'
+
+    def from_toml(self, value: object) -> Any:
+        """Return the seconds of a time."""
+        seconds = span(value) if isinstance(value, str) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MOST_SECONDS:
+            raise wrong(value, self.words)
+        if self.above_zero and not seconds:
+            raise wrong(value, self.words)
+        return float(seconds)
+
+    def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002
+        """Parse a time."""
+        return self.from_toml(text)
 
 
 @value

@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import attrs
+
+from ..leases.values import UserLimits
 from ..plugins.info import wrong_with_resource
 from ..text import cut
 from ..trust.users import TrustedUser
 from ..values import value
-from .kinds import Kind, ListOf, Text, User, WrongValueError, shown, wrong
+from .kinds import Integer, Kind, ListOf, Span, Switch, Text, User, WrongValueError, shown, wrong
 
 #: How many characters of a wrong pool are shown.
 _SHOWN: Final = 64
@@ -27,13 +30,29 @@ class PoolGiven:
     resource: str
     ids: tuple[str, ...] = ()
     users: tuple[TrustedUser, ...] = ()
+    limits: UserLimits = attrs.field(factory=UserLimits)
+
+
+#: The limits of users, which are fields of a pool, and of a resource; see :class:`~.leases.values.UserLimits`.
+LIMITS: Final[Mapping[str, Kind]] = {
+    "devices_per_user": Integer(0),
+    "longest_lease": Span(above_zero=True),
+    "longest_wait": Span(),
+    "stop_at_longest": Switch(),
+}
+
+
+def limits_given(limits: UserLimits) -> dict[str, Any]:
+    """Return the limits that are not the default."""
+    usual = UserLimits()
+    return {name: found for name in LIMITS if (found := getattr(limits, name)) != getattr(usual, name)}
 
 
 @value
 class PoolKind:
-    """A pool: a table with ``name``, ``resource``, ``ids`` and ``users``; in text, the form of ``--pool``."""
+    """A pool: a table with ``name``, ``resource``, ``ids``, ``users`` and limits; in text, the form of ``--pool``."""
 
-    words: str = "a table with a name, a resource, and perhaps ids and users"
+    words: str = "a table with a name, a resource, and perhaps ids, users and limits"
 
     def from_toml(self, value: object) -> Any:
         """Return the pool."""
@@ -53,7 +72,8 @@ class PoolKind:
                 places += [(field,)] * len(error.texts)
         if texts:
             raise WrongValueError(*texts, places=places)
-        return PoolGiven(**found)
+        limits = UserLimits(**{name: found.pop(name) for name in LIMITS if name in value})
+        return PoolGiven(**{name: found[name] for name in found if name not in LIMITS}, limits=limits)
 
     def from_text(self, text: str, here: str) -> Any:
         """Parse ``NAME=RESOURCE[:ID,...][@USER,...]``."""
@@ -103,10 +123,15 @@ def _list_of(kind: Kind) -> Callable[[object], Any]:
     return lambda given: () if given is None else ListOf(kind).from_toml(given)
 
 
+def _optional(kind: Kind) -> Callable[[object], Any]:
+    return lambda given: None if given is None else kind.from_toml(given)
+
+
 #: The fields of a pool in a file, and their parsers, which get None for a missing field.
 _FIELDS: Final[Mapping[str, Callable[[object], Any]]] = {
     "name": _name,
     "resource": _resource,
     "ids": _list_of(Text()),
     "users": _list_of(User()),
+    **{name: _optional(kind) for name, kind in LIMITS.items()},
 }

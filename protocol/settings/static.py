@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+import attrs
+
 from ..errors import ConfigError
-from ..leases.mapped import ResourceConfig
+from ..leases.mapped import BUILT_IN, ResourceConfig
+from ..leases.values import UserLimits
 from ..plugins.info import wrong_with_resource
 from ..plugins.static_devices import StaticResource, StaticResourceError
 from ..values import value
 from .kinds import Integer, Kind, ListOf, Path, Text, WrongValueError, of_toml, shown, wrong
+from .pools import LIMITS
 
 T = TypeVar("T")
 
@@ -66,13 +70,16 @@ class StaticKind:
 
 @value
 class ResourcesKind:
-    """A table of resources with mapped variables; in text, a TOML table in braces."""
+    """A table of resources with mapped variables and limits of users; in text, a TOML table in braces."""
 
-    words: str = "a table, in which each resource has a table with env"
+    words: str = "a table, in which each resource has a table with env or limits"
 
     def from_toml(self, value: object) -> Any:
-        """Return the resources by name."""
-        return _by_name(value, self.words, "the resource", _mapped)
+        """Return the resources by name. Only ``env`` takes the place of variables that are built in."""
+        found = _by_name(value, self.words, "the resource", _resource_config)
+        assert isinstance(value, dict), "it was read"
+        built_in = {name: config for name, config in BUILT_IN.items() if "env" not in value.get(name, {"env": {}})}
+        return {**found, **{name: attrs.evolve(found[name], env=config.env) for name, config in built_in.items()}}
 
     def from_text(self, text: str, here: str) -> Any:  # noqa: ARG002 - it has no paths
         """Return the resources by name."""
@@ -131,8 +138,11 @@ def _resource(given: object) -> StaticResource:
     return _made(given, "a table with paths or match", _FIELDS, StaticResource)
 
 
-def _mapped(given: object) -> ResourceConfig:
-    return _made(given, "a table with env", {"env": _Texts()}, ResourceConfig)
+def _resource_config(given: object) -> ResourceConfig:
+    def made(env: Mapping[str, str] | None = None, **limits: Any) -> ResourceConfig:
+        return ResourceConfig(env or {}, UserLimits(**limits))
+
+    return _made(given, "a table with env or limits", {"env": _Texts(), **LIMITS}, made)
 
 
 def _made(given: object, words: str, fields: Mapping[str, Kind], make: Callable[..., T]) -> T:

@@ -10,7 +10,7 @@ from ..leases.mapped import ResourceConfig
 from ..plugins.static_devices import StaticResource
 from . import static
 from .kinds import OFF
-from .pools import PoolGiven
+from .pools import PoolGiven, limits_given
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
@@ -34,9 +34,9 @@ def _item(value: Any) -> Any:
             return f"{first}-{last}"
         case PoolGiven():
             pool = {"name": value.name, "resource": value.resource, "ids": value.ids, "users": value.users}
-            return {name: to_json(value) for name, value in pool.items() if value}
+            return {**{name: to_json(each) for name, each in pool.items() if each}, **limits_given(value.limits)}
         case ResourceConfig():
-            return {"env": dict(value.env)}
+            return {"env": dict(value.env), **limits_given(value.limits)}
         case StaticResource():
             return {name: to_json(each) for name, each in static.given(value).items()}
         case _:

@@ -59,11 +59,11 @@ class Machine:
     #: The process 1 of the tree, by its pid here.
     leader: int
 
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, check: bool = True, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run a command in the tree until it ends."""
         entered = ["nsenter", "--target", str(self.leader), "--all", "--root", "--wd"]
         cleared = ["/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/root"]
-        done = finish([*entered, *cleared, *command])
+        done = finish([*entered, *cleared, *command], timeout=timeout)
         assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

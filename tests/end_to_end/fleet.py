@@ -9,8 +9,10 @@ nodes, and the suite with three.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -26,6 +28,7 @@ from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
 from plugind.protocol.plugins.devices import Device
 from plugind.tests.end_to_end.leasing import allocate, listed
+from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
     PATIENT,
@@ -44,7 +47,10 @@ DEVICES: Final = 4
 ABOUT_A_KILLED_DRIVER: Final = frozenset(
     {"PlugindExpectedPluginMissing", "PlugindPluginsDoNotServe", "PlugindPluginsUnhealthy"}
 )
+PAGE: Final = Path(__file__).parents[2] / "docs" / "fleet.md"
 _MISSING: Final = "PlugindExpectedPluginMissing"
+#: The queries of the inventories, on the page.
+_QUERY: Final = re.compile(r"^    jq .*?^$", re.MULTILINE | re.DOTALL)
 _LACKING: Final = f'node_name:plugind_expected_plugin:missing{{name="{DRIVER}"}} == 1'
 
 #: Takes a line about what was done.
@@ -100,6 +106,54 @@ async def campaign(directory: Path, nodes: int, broken: Collection[int], say: Sa
             assert {labels["node"] for _, labels in watched.received.alerts} == names, watched.received.alerts
             say(f"{_MISSING} has ended for {', '.join(sorted(names))}")
             say(await _sizes(watched))
+
+
+async def inventory(directory: Path, nodes: int, broken: int, say: Say) -> None:
+    """Collect the inventories of so many nodes, and ask them the questions of ``docs/fleet.md``.
+
+    The first node has a lease and a drained device, and the driver of the node ``broken`` was killed.
+
+    Raises:
+      AssertionError: if an answer is not what has happened.
+    """
+    names = [f"node-{number:02}" for number in range(nodes)]
+    (collected := directory / "inventory").mkdir()
+    async with _fleet(directory, nodes, {broken}) as fleet:
+        first = fleet[0].daemon
+        assert (await allocate(first, RESOURCE, ids=["gpu-1"], id="train"))[0] == 201
+        drain = {"resource": RESOURCE, "device": "gpu-2", "reason": "broken fan"}
+        assert (await first.get("/v1/drains", method="POST", body=json.dumps(drain).encode()))[0] == 200
+        async with _driver(fleet[broken].daemon):
+            say(f"{nodes} daemons run; {names[0]} has a lease and a drained device")
+        for number, node in enumerate(fleet):
+            await listed(node.daemon, RESOURCE)
+            await node.daemon.metric(f'plugind_expected_plugin{{name="{DRIVER}"}} {float(number != broken)}')
+        for node in fleet:
+            command = [*PLUGIND, "inventory", "--node", node.name, "--status", node.daemon.status]
+            done = await trio.run_process(command, capture_stdout=True)
+            (collected / f"{node.name}.json").write_bytes(done.stdout)
+        where = await _queried(collected, "gpu-1")
+        assert [line.split("\t") for line in where] == [
+            [name, RESOURCE, "gpu-1", "Healthy", *(("root", "train") if name == names[0] else ("-", "-"))]
+            for name in names
+        ], where
+        unwell = await _queried(collected, ".problems")
+        assert [line.split("\t")[:2] for line in unwell] == [
+            [names[0], f"{RESOURCE} gpu-2"],
+            [names[broken], DRIVER],
+        ], unwell
+        assert await _queried(collected, "now") == []
+        say(f"gpu-1 is on {len(where)} nodes, and {names[0]} has leased it; unwell: {'; '.join(unwell)}")
+
+
+async def _queried(collected: Path, word: str) -> list[str]:
+    """Return what the query of the page that has this word says of the inventories."""
+    (query,) = [query for query in _QUERY.findall(PAGE.read_text()) if word in query]
+    text = query.replace("    ", "", 1).replace("/srv/inventory", str(collected))
+    command = ["sh", "-c", f"PATH={Path(program('jq')).parent}:$PATH; {text}"]
+    done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout.decode().splitlines()
 
 
 async def _sizes(watched: Monitoring) -> str:
@@ -162,6 +216,8 @@ async def _fleet(directory: Path, nodes: int, broken: set[int]) -> AsyncIterator
             options = ["--metrics", "0", "--expect", DRIVER, "--health", "off"]
             state = ["--state", str(own / "state")] if not number else []
             daemons.append(stack.enter_context(daemon(own, *options, *state, timeouts=PATIENT)))
+            # A few at once: fifty would be late on a busy machine.
+            await daemons[max(0, number - 3)].logged("started")
         for number, started in enumerate(daemons):
             await started.logged("started")
             devices = FakeDevices(Device(f"gpu-{n}", "Healthy") for n in range(DEVICES))

@@ -43,6 +43,7 @@ PACKAGES = {
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
     "munged": "munge",
+    "jq": "jq",
     "shellcheck": "shellcheck",
     "nginx": "nginx-light",
     "caddy": "caddy",

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 
+from plugind.protocol.registration.following import NOT_TOLD_AGAIN
 from plugind.protocol.version import __version__
 from plugind.tests.end_to_end.booted import REPOSITORY, Machine, booted, tree
 from plugind.tests.end_to_end.debian import package
@@ -24,6 +29,8 @@ CONFIGURATION = "/etc/plugind/plugind.toml"
 ROOT = "/var/lib/kubelet/plugins_registry"
 NAME = "red.example.com"
 FIRST, NEXT = "/packages/first.deb", "/packages/next.deb"
+#: Seconds for dpkg, which compiles all modules, on a busy machine.
+INSTALLING = 600.0
 #: A line that only the configuration file of the next package has.
 NEW_LINE = "# The next package says more.\n"
 
@@ -40,8 +47,19 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     control, configuration = files / "DEBIAN/control", files / CONFIGURATION.lstrip("/")
     control.write_text(control.read_text().replace(f"Version: {__version__}-", f"Version: {__version__}-next"))
     configuration.write_text(configuration.read_text() + NEW_LINE)
+    _rename_a_module(files / "usr/lib/plugind")
     run("dpkg-deb", "--root-owner-group", "-Znone", "--build", files, directory / "next.deb")
     return directory
+
+
+def _rename_a_module(library: Path) -> None:
+    """Rename a module that all others import, as a later version may: a mixture of both versions cannot run."""
+    (library / "plugind/protocol/text.py").rename(library / "plugind/protocol/words_of_next.py")
+    for module in (library / "plugind").rglob("*.py"):
+        text = module.read_text()
+        renamed = re.sub(r"^( *from \.[.\w]*)\btext import", r"\1words_of_next import", text, flags=re.MULTILINE)
+        if renamed != text:
+            module.write_text(renamed)
 
 
 def run(*command: str | Path) -> None:
@@ -77,7 +95,7 @@ class Node:
 @pytest.fixture
 def node(packages: Path, tmp_path: Path) -> Iterator[Node]:
     with booted(tmp_path / "console", {"/packages": packages}) as machine:
-        machine.run("dpkg", "--install", FIRST)
+        machine.run("dpkg", "--install", FIRST, timeout=INSTALLING)
         yield Node(machine)
 
 
@@ -167,6 +185,95 @@ def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_st
     assert node.machine.show("red", "MainPID") == plugin
 
 
+GPU = "example.com/gpu"
+#: Runs commands again and again until there is a file ``stop``. It keeps their exit codes, and what failed ones say.
+LOAD = f"""
+again() {{
+  name=$1
+  shift
+  while [ ! -e stop ]; do
+    code=0
+    "$@" >/dev/null 2>"$name.err" || code=$?
+    echo $code >>"$name.codes"
+    [ $code = 0 ] || cat "$name.err" >>"$name.failed"
+    sleep 1
+  done
+}}
+again allocate plugind allocate {GPU}=1 -- true &
+again wait plugind allocate {GPU}=1 --wait 60 -- true &
+again watch plugind watch &
+wait
+"""
+#: Plugins that appear at once in one process.
+STORM_SIZE = 100
+STORM = f"""
+import os, sys
+sys.path.insert(0, os.path.realpath("/usr/lib/plugind.versions/current"))
+from functools import partial
+import trio
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.actors.simulation.plugins import FakePlugin
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        for number in range({STORM_SIZE}):
+            plugin = FakePlugin("CSIPlugin", f"storm-{{number}}.example.com")
+            spec = FakeSpec(f"{ROOT}/storm-{{number}}.sock", plugin)
+            await nursery.start(partial(run_fake, spec, on_call=lambda call: None))
+
+trio.run(main)
+"""
+
+
+def codes(node: Node, command: str) -> Counter[int]:
+    """Return how often a command of the load has ended with each code."""
+    return Counter(map(int, node.run("cat", f"/load/{command}.codes").split()))
+
+
+def install(node: Node, package: str) -> float:
+    """Install a package; return the seconds for which the service did not run."""
+    node.machine.run("dpkg", "--force-confold", "--install", package, timeout=INSTALLING)
+    times = [int(node.machine.show("plugind", f"{name}TimestampMonotonic")) for name in ("ActiveExit", "ActiveEnter")]
+    return (times[1] - times[0]) / 1e6
+
+
+def test_an_upgrade_and_the_way_back_lose_no_lease_and_no_command_that_waits(node: Node) -> None:
+    """Commands, a watch and a storm of plugins run meanwhile. A plugin is notified once, as it is configured."""
+    node.run("mkdir", "-p", "/etc/systemd/system/plugind.service.d")
+    node.run("ln", "-s", "/usr/share/plugind/plugind.service.d/leases.conf", "/etc/systemd/system/plugind.service.d/")
+    node.machine.write("/etc/plugind/plugind.toml.d/test.toml", 'state = "/var/lib/plugind"\nrenotify = false\n')
+    node.run("systemctl", "daemon-reload")
+    node.start()
+    gpu = ("fake", f"--socket={ROOT}/gpu.sock", "--type=DevicePlugin", f"--name={GPU}", "--version=v1beta1")
+    node.run("systemd-run", "--unit=gpu", "/usr/bin/plugind", *gpu, "--devices=8", "--same-paths")
+    node.run("plugind", "wait", "--resource", f"{GPU}=8", "--timeout", "60")
+    node.run("plugind", "allocate", f"{GPU}=2", "--id", "kept", "--until-release")
+    node.machine.write("/load/load.sh", LOAD)
+    node.machine.write("/load/storm.py", STORM)
+    for unit, command in (("load", ("sh", "load.sh")), ("storm", ("python3", "-I", "storm.py"))):
+        node.run("systemd-run", f"--unit={unit}", "--nice=10", "--working-directory=/load", *command)
+    gaps = [install(node, package) for package in (NEXT, FIRST)]
+    node.run("plugind", "wait", "--resource", f"{GPU}=8", "--timeout", "60")
+    listed = ("plugind", "ls", "--state", "registered", "-o", "name")
+    node.machine.until(lambda: node.run(*listed).count("\n") > STORM_SIZE, lambda: node.run(*listed))
+    node.run("touch", "/load/stop")
+    node.run("systemctl", "restart", "plugind")  # It ends the watch.
+    node.machine.until(lambda: node.machine.show("load", "ActiveState") == "inactive")
+    found = {command: codes(node, command) for command in ("allocate", "wait", "watch")}
+    figures = [f"down for {gaps[0]:.1f} and {gaps[1]:.1f} s", *(f"{name} {dict(of)}" for name, of in found.items())]
+    sys.stdout.write("; ".join(figures) + "\n")
+    said = node.run("sh", "-c", "cat /load/*.failed")
+    assert "Traceback" not in said, said
+    # What does not wait may be asked while no daemon runs.
+    assert {*found["allocate"]} <= {0, 125}, said
+    assert [{*found["wait"]}, {*found["watch"]}] == [{0}, {69}], said
+    leases = json.loads(node.run("plugind", "leases", "-o", "json"))["leases"]
+    assert [(lease["id"], lease["state"]) for lease in leases] == [("kept", "held")]
+    node.run("plugind", "wait", NAME, "--timeout", "60")
+    assert NOT_TOLD_AGAIN.reason is not None
+    assert NOT_TOLD_AGAIN.reason in node.run("plugind", "describe", NAME)
+
+
 def test_an_upgrade_replaces_a_configuration_that_nobody_changed_and_starts_no_daemon(node: Node) -> None:
     node.run("dpkg", "--install", NEXT)
     assert node.run("tail", "-n1", CONFIGURATION) == NEW_LINE
@@ -177,7 +284,8 @@ def test_what_is_removed_keeps_configuration_and_state_and_a_purge_leaves_nothin
     node.start()
     node.run("dpkg", "--remove", "plugind")
     assert node.machine.show("plugind", "ActiveState") == "inactive"
-    places = ("/usr/bin/plugind", "/usr/lib/plugind", "/usr/share/plugind", "/usr/share/doc/plugind", "/run/plugind")
+    places = ["/usr/bin/plugind", "/usr/lib/plugind", "/usr/lib/plugind.versions", "/run/plugind"]
+    places += ["/usr/share/plugind", "/usr/share/doc/plugind"]
     assert [place for place in places if node.machine.run("test", "-e", place, check=False).returncode == 0] == []
     assert node.files("/etc/plugind") == [CONFIGURATION]
     assert node.machine.run("test", "-d", "/var/lib/plugind", check=False).returncode == 0

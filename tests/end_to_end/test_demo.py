@@ -83,6 +83,6 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
     assert watch == "plugind devices; plugind allocate example.com/gpu=1 -- sleep 3; plugind watch"
     assert re.fullmatch(r"example\.com/gpu=gpu-\d\n", leased)
     assert {"gpu-0", "gpu-3", "csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
-    assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")
+    assert (watching.returncode, complaint) == (69, f"plugind: the daemon at {status} stopped\n")
     assert demo.returncode == 0
     assert not os.path.exists(status.parent)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plugind.tests.end_to_end.fleet import campaign
+from plugind.tests.end_to_end.fleet import campaign, inventory
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.promtool import DEPLOY, promtool
 
@@ -22,6 +22,13 @@ async def test_alerts_fire_for_the_nodes_whose_driver_is_killed_and_end_when_it_
     said: list[str] = []
     await campaign(tmp_path, nodes=3, broken=[1], say=said.append)
     assert said[-2] == "PlugindExpectedPluginMissing has ended for node-01"
+
+
+async def test_the_inventories_of_nodes_say_where_a_device_is_who_has_it_and_what_is_unwell(tmp_path: Path) -> None:
+    program("jq")
+    said: list[str] = []
+    await inventory(tmp_path, nodes=3, broken=1, say=said.append)
+    assert said[-1].startswith("gpu-1 is on 3 nodes, and node-00 has leased it; unwell: node-00\t")
 
 
 def test_the_pieces_of_a_configuration_on_the_page_are_valid(tmp_path: Path) -> None:

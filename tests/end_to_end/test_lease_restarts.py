@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +27,76 @@ from plugind.client import SyncClient
 with SyncClient(sys.argv[1]).hold({"example.com/gpu": 1}, id="theirs"):
     time.sleep(600)
 """
+
+
+#: Asks for a lease as a user, prints the status and the answer, and as the owner goes on.
+AS = """
+import json, os, socket, sys, time
+uid, path, owns = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "process"
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+owner = {"kind": "process", "pid": os.getpid()} if owns else {"kind": "none"}
+asked = {"resources": {"example.com/gpu": 1}, "owner": owner, **({"client_pid": os.getpid()} if owns else {})}
+body = json.dumps(asked)
+there = socket.socket(socket.AF_UNIX)
+there.connect(path)
+there.sendall(f"POST /v1/leases HTTP/1.0\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}".encode())
+head, _, answer = b"".join(iter(lambda: there.recv(65536), b"")).decode().partition("\\r\\n\\r\\n")
+print(json.dumps([int(head.split()[1]), json.loads(answer)]), flush=True)
+time.sleep(600 if owns else 0)
+"""
+
+
+def begin(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@asynccontextmanager
+async def asking_as(uid: int, scene: Scene, owner: str) -> AsyncIterator[tuple[subprocess.Popen[str], int, Any]]:
+    """Ask for a lease as a user; yield the process of the user and the answer."""
+    with begin([sys.executable, "-S", "-c", AS, str(uid), scene.status, owner]) as process:
+        try:
+            assert process.stdout is not None
+            yield process, *json.loads(await trio.to_thread.run_sync(process.stdout.readline))
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
+async def test_limits_of_two_users_hold_over_kills_of_the_daemon(forks: Forks) -> None:
+    """What nobody is known to use ends with its longest time; a process goes on until the operator has it stopped."""
+    alice, bob = 4711, 4712
+    limits = "devices_per_user = 1, longest_lease = 2.0"
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o711)
+        async with open_scene(Path(directory), forks, devices=3) as scene:
+
+            async def start(more: str = "") -> None:
+                users = f"--lease-uids={alice},{bob}"
+                await scene.start(users, f'--set=resources={{ "{GPU}" = {{ {limits}{more} }} }}')
+
+            await start()
+            async with asking_as(alice, scene, "process") as (process, given, held):
+                assert given == 201, held
+                assert held["longest"]["overdue"] is False
+                async with asking_as(bob, scene, "none") as (_, others, _):
+                    assert others == 201
+                for is_first in (True, False):
+                    async with asking_as(alice, scene, "none") as (_, again, refused):
+                        assert (again, refused["problem"]) == (429, "limit")
+                        assert refused["limit"] == {
+                            "name": "devices_per_user", "value": 1, "resource": GPU, "pool": None, "source": "--set"
+                        }  # fmt: skip
+                    if is_first:
+                        await scene.kill()
+                        await start()
+                with trio.fail_after(DEADLINE):
+                    while [lease["longest"]["overdue"] for lease in (await scene.leases()).values()] != [True]:  # noqa: ASYNC110 - it is in another process
+                        await trio.sleep(0.02)
+                assert process.poll() is None
+                await scene.kill()
+                await start(", stop_at_longest = true")
+                assert await trio.to_thread.run_sync(process.wait, DEADLINE) == -signal.SIGTERM
+            await scene.all_are_free()
 
 
 async def test_leases_outlive_a_kill_of_the_daemon_and_connections_come_back(tmp_path: Path, forks: Forks) -> None:

@@ -6,6 +6,7 @@ does. ``man systemd.service`` has that order.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -25,11 +26,12 @@ from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon
 from plugind.tests.end_to_end.test_lease_commands import Node, code_of, running_node
 from plugind.tests.end_to_end.test_podman import PLACES, remove_files
 from plugind.tests.end_to_end.test_service_unit import analyze
+from plugind.tests.tools import schemas
 
 pytestmark = pytest.mark.extended
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "systemd" / "examples"
-NAMES = ("leased-container", "leased-process", "leased-unit")
+NAMES = ("leased-container", "leased-process", "leased-unit", "plugind-inventory")
 #: Says what it has, and ends with its input.
 SERVER = 'echo "$PLUGIND_LEASE $PLUGIND_DEVICES"; exec cat'
 
@@ -128,7 +130,18 @@ def test_systemd_finds_no_fault_with_the_example(name: str, tmp_path: Path) -> N
 
 
 def test_each_example_is_tested() -> None:
-    assert sorted(path.stem for path in EXAMPLES.iterdir()) == list(NAMES)
+    assert sorted({path.stem for path in EXAMPLES.iterdir()}) == list(NAMES)
+
+
+async def test_the_inventory_of_a_node_is_replaced_by_whole_ones_alone(tmp_path: Path) -> None:
+    async with running_node(tmp_path, "GPU-0") as node:
+        unit = service("plugind-inventory", node, tmp_path, **{"%H": "n1", "$INVENTORY": str(tmp_path)})
+        assert unit.do("ExecStart") == [0]
+        written = (tmp_path / "n1.json").read_text()
+        schemas.check("inventory", json.loads(written), schemas.INVENTORY)
+        away = attrs.evolve(unit, status=str(tmp_path / "nowhere"))
+        assert away.do("ExecStart") == [69]
+        assert (tmp_path / "n1.json").read_text() == written
 
 
 async def test_a_service_of_one_process_has_its_device_until_that_ends(tmp_path: Path) -> None:

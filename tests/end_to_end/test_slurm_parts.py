@@ -205,6 +205,42 @@ async def test_a_job_has_the_devices_that_slurm_chose_from_the_prolog_to_the_epi
     assert await slurm.part("epilog") == Done(0, "", "")
 
 
+async def test_curl_asks_unless_words_or_the_socket_are_for_plugind(slurm: Slurm) -> None:
+    """A name of a user that JSON would escape becomes a label as it is, and a socket may not be another user's."""
+    told = slurm.directory / "told"
+    plugind = slurm.directory / "bin" / "plugind"
+    plugind.write_text(plugind.read_text().replace("exec", f"echo $1 >>{told}\nexec"))
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="0") == Done(0, "", "")
+    assert await slurm.part("epilog") == Done(0, "", "")
+    assert not told.exists()
+    odd = 'CORP\\al"ice", "pool": "x'
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="0", SLURM_JOB_USER=odd) == Done(0, "", "")
+    assert (await leases(slurm.daemon))[LEASE]["request"]["labels"] == {"job": "77", "user": odd}
+    assert told.read_text() == "allocate\n"
+    assert (await slurm.part("epilog")).code == 0
+    # A daemon of an earlier version answers in JSON, which is nothing for the file of the job.
+    (curl := slurm.directory / "bin" / "curl").write_text("#!/bin/sh\nprintf '{}\\n\\n201 application/json'\n")
+    curl.chmod(0o755)
+    assert await slurm.part("prolog", SLURM_JOB_GPUS="0") == Done(0, "", "")
+    assert slurm.variables.read_text().startswith('WORDS="')
+    assert told.read_text() == "allocate\nallocate\n"
+    curl.unlink()
+    (other := slurm.directory / "other").mkdir()
+    (other / "status.sock").symlink_to(slurm.daemon.status)
+    if os.getuid() == 0:
+        os.chown(other, 12345, -1)
+        assert await slurm.part("epilog", PLUGIND_STATUS=str(other / "status.sock")) == Done(0, "", "")
+        assert told.read_text() == "allocate\nallocate\nleases\nrelease\n"
+
+
+async def test_the_reason_of_a_refusal_is_said(slurm: Slurm) -> None:
+    slurm.says(map=f"gpu {GPU} ids=GPU-0,nowhere types=1\n")
+    failed = await slurm.part("prolog", SLURM_JOB_GPUS="0-1")
+    why = f"plugind: requested number of devices unavailable for {GPU}."
+    assert (failed.code, failed.err.splitlines()[0][: len(why)]) == (1, why)
+    assert failed.err.splitlines()[1:] == [f"plugind: job 77: {GPU} gives no 2 devices"]
+
+
 @pytest.mark.parametrize("slurm_chooses", [True, False])
 async def test_a_job_has_devices_that_no_plugin_offers(slurm: Slurm, *, slurm_chooses: bool) -> None:
     ids = " ids=null,zero types=1" if slurm_chooses else ""

@@ -66,7 +66,7 @@ class Example:
         match words[4:-1]:
             case [] | ["-H", "Plugind-Status-Version: 2"]:
                 return cls("GET", target, b"")
-            case ["-d", body]:
+            case ["-d", body] | ["-H", "Accept: text/plain", "-d", body]:
                 return cls("POST", target, body.encode())
             case ["-X", method]:
                 return cls(method, target, b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -13,7 +14,7 @@ from plugind.actors.http.on_trio import ask
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION
 from plugind.protocol.version import STATUS_VERSION, __version__
 from plugind.tests.actors.io.test_lease_tables import GPU, VERSION_1
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "upgrades.md").read_text()
 LEASE = json.dumps({"resources": {GPU: 1}, "owner": {"kind": "none"}}).encode()
@@ -65,6 +66,14 @@ async def test_the_file_of_a_newer_plugind_is_set_aside_and_its_devices_are_give
         assert "plugind leases recover --none-held" in json.loads(body)["error"]
         (line,) = [line for line in node.lines() if line["msg"] == "the state was set aside"]
         assert (line["path"], line["reason"]) == (f"{path}.bad", why)
+        # As its users see that: each command says why, and what to do.
+        commands = {("leases",): 0, ("allocate", f"{GPU}=1", "--", "true"): 125, ("allocate", f"{GPU}=1", "--ttl=9"): 1}
+        for command, code in commands.items():
+            asking = partial(run, *command, environment={"PLUGIND_STATUS": str(node.status)})
+            done = await trio.to_thread.run_sync(asking)
+            assert done.code == code, done
+            assert why in done.out + done.err
+            assert "plugind leases recover --none-held" in done.out + done.err
         node.process.terminate()
         assert await node.ended() == 0
     assert path.with_name("state.db.bad").read_bytes() == before

@@ -246,6 +246,8 @@ class DaemonActs:
         self._sentinels.give_up()
         self._sentinels.grant_grace(1.0)
         ended()
+        # Of some lives nothing is written.
+        self._node.notice_store.full = chance.random() < 0.2
         handlers: dict[str, Handler] = {TYPE: self._new_handler()}
         for plugins in self._consumed:
             plugins.before_start()

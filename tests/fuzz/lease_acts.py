@@ -33,7 +33,7 @@ from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.devices import DevicesSnapshot
 from plugind.protocol.plugins.info import DEVICE
 from plugind.tests.fuzz.crashing_handler import CrashingHandler
-from plugind.tests.fuzz.lease_callers import POOLS, LeaseCallers, Reply
+from plugind.tests.fuzz.lease_callers import LIMITS, POOLS, LeaseCallers, Reply
 from plugind.tests.fuzz.lease_oracle import LeaseOracle
 from plugind.tests.fuzz.lease_plugins import PIECES, LeasePlugins
 from plugind.tests.fuzz.lease_stores import Disk, SimulatedCdiStore, SimulatedLeaseStore
@@ -102,7 +102,7 @@ class LeaseActs:
 
     def __attrs_post_init__(self) -> None:
         violated = self._trace.violated
-        self.preparations, self.line = PreparationOracle(violated), LineOracle(violated, POOLS)
+        self.preparations, self.line = PreparationOracle(violated), LineOracle(violated, POOLS, LIMITS)
         self.oracle = LeaseOracle(
             violated,
             self._trace.line,

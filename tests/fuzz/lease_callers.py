@@ -40,6 +40,8 @@ T = TypeVar("T")
 UIDS: Final = (0, 1000, 1001)
 #: A piece that is taken only by those who name the pool, which is not for all.
 POOLS: Final = (Pool("kept", GPU, frozenset({"d3"}), frozenset({1000})),)
+#: The most devices of each user but root, of those that are in no pool.
+LIMITS: Final = {GPU: 2}
 #: Processes of owners and containers have this pid or a greater one.
 FIRST_PID: Final = 4_000_000
 #: The names that callers give to leases, and the seconds for which they wait.

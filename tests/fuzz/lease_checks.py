@@ -52,6 +52,10 @@ class LeaseChecks:
             if not self._acts.plugins.of(resource):
                 self._acts.plugins.change_process(resource, self._chance)
         self._acts.recover()
+        await self._sleep(30.0)
+        if self._acts.oracle.recovers:
+            # A write that began before the disk was mended kept it from being written in time: the operator asks again.
+            self._acts.recover()
         await self._sleep(SETTLED)
         for asking in self._acts.oracle.askings.values():
             if asking.waits:

@@ -1,13 +1,15 @@
 """What must hold of those that wait for devices, by what is shown of leases and devices.
 
-A later one takes nothing that an earlier one waits for, and the first that can have what it wants has it. What is shown
-at one time may have happened in any order. So only what was so before that time and is so after it counts.
+A later one takes nothing that an earlier one waits for, and the first that can have what it wants has it. A request
+that is too much for its user, beside what the user has and waits for before, keeps nobody waiting. What is shown at one
+time may have happened in any order. So only what was so before that time and is so after it counts.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+import types
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
@@ -42,11 +44,20 @@ def _same(leases: Mapping[str, Lease], lease: Lease) -> Lease | None:
 
 
 class LineOracle:
-    """Who waits is neither overtaken nor starved; and no device is given away that is not well."""
+    """Who waits is neither overtaken nor starved; and no device is given away that is not well, or too much for a user.
 
-    def __init__(self, violated: Callable[[str, str], None], pools: Iterable[Pool]) -> None:
+    Of the resources in ``limits``, each user but root may have so many devices that are in no pool.
+    """
+
+    def __init__(
+        self,
+        violated: Callable[[str, str], None],
+        pools: Iterable[Pool],
+        limits: Mapping[str, int] = types.MappingProxyType({}),
+    ) -> None:
         self._violated = violated
         self._pools = tuple(pools)
+        self._limits = limits
         #: When each label was asked for, and its place in the order of arrival.
         self._arrivals: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         self._numbers = itertools.count(1)
@@ -135,10 +146,33 @@ class LineOracle:
                 self._violated("unwell", f"{device} of {resource} is given to {lease.id}, and is not well")
         if before is not None and before.devices:
             return
+        if self._is_too_much(lease, [kept for kept in self._kept() if kept.id != lease.id]):
+            self._violated("limit", f"{lease.id} has {lease.devices}, and user {lease.uid} has too many")
+        ever = [*self._before.values(), *(now for now in self._now.values() if _same(self._before, now) != now)]
         for waiting in self._waiting(self._before):
+            if self._is_too_much(waiting, self._beside(waiting, ever)):
+                continue
             if self._arrival(waiting) < self._arrival(lease) and self._is_overtaken(waiting, lease):
                 text = f"{lease.id} has {lease.devices}, and {waiting.id}, which came earlier, waits for"
                 self._violated("line", f"{text} {waiting.request}")
+
+    def _beside(self, waiting: Lease, leases: Iterable[Lease]) -> list[Lease]:
+        """Return the leases that count for the user of one that waits: those with devices, and those before it."""
+        arrival = self._arrival(waiting)
+        return [
+            lease
+            for lease in leases
+            if lease.devices or (lease.state is LeaseState.QUEUED and self._arrival(lease) < arrival)
+        ]
+
+    def _is_too_much(self, lease: Lease, beside: Iterable[Lease]) -> bool:
+        """Whether a user would have too much with a lease ``beside`` others."""
+        if lease.uid == 0 or lease.request.pool is not None:
+            return False
+        counts = Counter[str]()
+        for each in (lease, *(other for other in beside if other.uid == lease.uid and other.request.pool is None)):
+            counts.update({wanted.resource: wanted.count for wanted in each.request.wanted})
+        return any(counts[name] > most for name, most in self._limits.items() if name in lease.request.resources)
 
     def _is_overtaken(self, waiting: Lease, lease: Lease) -> bool:
         """Whether ``lease`` has devices that were there for one that waits, whoever else got some before."""
@@ -184,6 +218,9 @@ class LineOracle:
         healthy = {name: resource.healthy for name, resource in self._resources.items()}
         taken = {thing for lease in self._now.values() for thing in things(lease)}
         for waiting in self._waiting(self._now):
+            could = [each for each in self._now.values() if each.devices or self._could(each.request, healthy)]
+            if self._is_too_much(waiting, self._beside(waiting, could)):
+                continue
             if self._fits(waiting.request, taken, reserved):
                 fitting.add(waiting.id)
             elif self._could(waiting.request, healthy):

@@ -38,6 +38,8 @@ from plugind.actors.simulation.scheduling import EPSILON, ROUNDS, shortcuts
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import leaves
 from plugind.protocol.leases.config import LeasesConfig
+from plugind.protocol.leases.mapped import ResourceConfig
+from plugind.protocol.leases.values import UserLimits
 from plugind.protocol.messages.status import PluginChanged
 from plugind.protocol.plugins.info import DEVICE, InstancePolicy, Plugin
 from plugind.protocol.plugins.status import StateName
@@ -59,7 +61,7 @@ from plugind.tests.fuzz.follow_oracle import EVERY, REMAINDER, FollowOracle
 from plugind.tests.fuzz.generation_oracle import GenerationOracle
 from plugind.tests.fuzz.handler_oracle import HandlerOracle
 from plugind.tests.fuzz.lease_acts import LeaseActs
-from plugind.tests.fuzz.lease_callers import POOLS
+from plugind.tests.fuzz.lease_callers import LIMITS, POOLS
 from plugind.tests.fuzz.lease_checks import LeaseChecks
 from plugind.tests.fuzz.lease_plugins import FOUND as LAB
 from plugind.tests.fuzz.offer_checks import OfferChecks
@@ -190,6 +192,9 @@ class _Simulation:
             intensity=intensity,
             deregister_not_serving=seed % 8 == 5,
             trust=Trust(TRUSTED),
+            # In every third script a restart leaves out the notifications of plugins that were told the same before.
+            renotify=seed % 3 != 1,
+            state="/state",
             # Where lives count as short, hardly any socket is dialed at once: so they do in every seventh script.
             stable_after=10.0 if seed % 7 == 6 else 0.0,
             endpoint_directories=(ROOT, DRIVERS),
@@ -232,7 +237,9 @@ class _Simulation:
         #: The leases of the scripts that have some.
         self._leases = LeaseActs(trace, faults) if has_leases(seed) else None
         if self._leases is not None:
-            config = attrs.evolve(config, roots=(*config.roots, Root(LAB)), leases=LeasesConfig(pools=POOLS))
+            limits = {name: ResourceConfig(limits=UserLimits(most)) for name, most in LIMITS.items()}
+            leases = LeasesConfig(pools=POOLS)
+            config = attrs.evolve(config, roots=(*config.roots, Root(LAB)), leases=leases, resources=limits)
             handlers[DEVICE] = self._leases.handler
             apart[LAB] = self._leases.shown
         #: The CSI or DRA drivers of the scripts that have some.

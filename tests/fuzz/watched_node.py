@@ -35,8 +35,9 @@ from plugind.tests.fuzz.generation_oracle import GenerationOracle
 from plugind.tests.fuzz.handler_oracle import HandlerOracle
 from plugind.tests.fuzz.life_oracle import LifeOracle
 from plugind.tests.fuzz.log_oracle import LogOracle
+from plugind.tests.fuzz.notice_oracle import NoticeDisk, NoticeOracle
 from plugind.tests.fuzz.patience_oracle import PatienceOracle
-from plugind.tests.fuzz.script import PRIVILEGED, TRUSTED
+from plugind.tests.fuzz.script import PRIVILEGED, SOCKETS, TRUSTED
 from plugind.tests.fuzz.sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from plugind.tests.fuzz.serving_oracle import ServingOracle
 from plugind.tests.fuzz.trace import Trace
@@ -200,6 +201,11 @@ class WatchedNode(SimulatedNode):
             self.turns,
             self.root,
         )
+        self.notice_store: NoticeDisk = NoticeDisk()
+        #: What checks who is notified after a restart, in the scripts that leave out notifications.
+        self.notices: NoticeOracle | None = None
+        if not config.renotify:
+            self.notices = NoticeOracle(trace.violated, [*map(self.path, SOCKETS)], self.network, self.notice_store)
         oracle.steps = self
         #: What checks that the devices are shown that plugins have listed.
         self.devices = DeviceOracle(trace.violated)
@@ -243,6 +249,8 @@ class WatchedNode(SimulatedNode):
         self._patience.forget()
         self.turns.forget()
         self._instances.clear()
+        if self.notices is not None:
+            self.notices.restarted()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
@@ -285,6 +293,8 @@ class WatchedNode(SimulatedNode):
             self._apart[status.root](change)
             return
         if status.state in SETTLED:
+            if self.notices is not None:
+                self.notices.shown(status)
             self._generations.shown(status)
             self._backoff.shown(status, to_notify=self._is_registered(status))
             self.crashes.shown(status)
@@ -322,8 +332,12 @@ class WatchedNode(SimulatedNode):
 
     def informed(self, path: str, plugged: PluggedIn) -> None:
         """See :class:`plugind.tests.fuzz.handler_oracle.Steps`."""
+        late = plugged.process is not self.network.met.get(path)
+        if self.notices is not None:
+            file = self.directory.identity(self.directory.inode(path)) if self.directory.exists(path) else None
+            self.notices.told(path, file, registered=bool(plugged.calls[-1].registered), late=late)
         # Another one may read what it was sent only now.
-        if plugged.process is self.network.met.get(path):
+        if not late:
             self.crashes.informed(path)
         else:
             self.crashes.informed_late(path)
@@ -331,12 +345,16 @@ class WatchedNode(SimulatedNode):
     def was_registered(self, plugin: Plugin) -> None:
         """See :class:`plugind.tests.fuzz.handler_oracle.Steps`."""
         self._instances[plugin.socket] = plugin.generation, trio.current_time(), math.inf
+        if self.notices is not None:
+            self.notices.registered(plugin)
         self.crashes.registered(plugin.socket)
         self.turns.registered(plugin.socket, plugin.name, privileged=plugin.privileged)
 
     def deregistering(self, plugin: Plugin) -> None:
         """See :class:`plugind.tests.fuzz.handler_oracle.Steps`."""
         self.crashes.deregistering(plugin.socket)
+        if self.notices is not None:
+            self.notices.disturbed(plugin.socket)
         self.turns.deregistering(plugin.socket)
 
     def deregistered(self, plugin: Plugin) -> None:

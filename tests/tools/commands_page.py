@@ -30,9 +30,9 @@ Commands that ask a daemon find it by its status socket: `--status PATH`, else `
 
 With `-o json` a command prints JSON for programs, on standard output, also if what was asked for has failed; the exit
 code says whether it has. If nothing of what was asked for could be done, that is an object whose `error` is the
-reason; a configuration that cannot be used has all `problems`, and a lease that is not available has its `holders`.
-Lines on standard error say the same. A stream, such as that of `plugind watch`, only ends. Wrong usage prints nothing
-on standard output. New keys may be added.
+reason; a configuration that cannot be used has all `problems`, and a lease that is not available has its `holders` and
+the `limit` that was met. Lines on standard error say the same. A stream, such as that of `plugind watch`, only ends.
+Wrong usage prints nothing on standard output. New keys may be added.
 
 Exit codes of all commands, unless a command says otherwise: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the
 daemon is busy, 78 bad configuration, 130 interrupted.

@@ -335,6 +335,7 @@
   }
 
   function untilOf(lease) {
+    if ((lease.longest || {}).overdue) return "overdue";
     const end = endOf(lease);
     if (end !== null) return clock(end);
     const kind = (lease.owner || {}).kind;

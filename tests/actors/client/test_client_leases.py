@@ -24,7 +24,7 @@ from plugind.protocol.leases.leases_json import (
     released_to_json,
     snapshot_to_json,
 )
-from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Released
+from plugind.protocol.leases.replies import Failure, LeasesSnapshot, LimitMet, Released
 from plugind.protocol.leases.values import Answer, Lease, Mount, TimeOwner
 from plugind.tests.actors.client.test_clients import Make, OfTrio, asking, chunked, make
 from plugind.tests.actors.console.lease_server import LeaseServer, answer
@@ -108,6 +108,16 @@ async def test_a_refusal_says_why_and_who_has_the_others(make: Make, tmp_path: P
         assert lines(server) == ["POST /v1/leases"]
     assert caught.value.problem is Problem.UNAVAILABLE
     assert [lease.id for lease in caught.value.holders] == ["a1b2"]
+
+
+async def test_a_refusal_by_a_limit_has_the_limit(make: Make, tmp_path: Path) -> None:
+    limit = LimitMet("devices_per_user", 2, GPU, None, "/etc/plugind/plugind.toml:3")
+    refused = answer(409, failure_to_json(Failure(Problem.LIMIT, "too many", limit=limit)))
+    async with asking(make, tmp_path, refused) as (client, _):
+        with pytest.raises(LeaseFailedError, match="too many") as caught:
+            async with allocated(client, {GPU: 3}):
+                pass
+    assert (caught.value.problem, caught.value.limit) == (Problem.LIMIT, limit)
 
 
 MOUNTS = attrs.evolve(LEASE, answer=Answer(mounts=(Mount("/", "/"),)))

@@ -26,7 +26,7 @@ from plugind.protocol.leases.leases_json import (
     released_to_json,
     snapshot_to_json,
 )
-from plugind.protocol.leases.replies import Failure, InLine, LeasesSnapshot, Problem, Released
+from plugind.protocol.leases.replies import Failure, InLine, LeasesSnapshot, LimitMet, Problem, Released
 from plugind.protocol.leases.values import (
     Answer,
     ContainerOwner,
@@ -373,8 +373,50 @@ def stream(*lines: object) -> bytes:
     return head % len(body) + body
 
 
+#: The last line of those in line when plugind stops.
+STOPS = {"error": "plugind is about to stop: ask again"}
+IN_LINE = place_to_json(InLine(1, Failure(Problem.UNAVAILABLE, TOO_FEW, (LEASE,))))
+#: The answer of a daemon that is killed.
+CUT_OFF = stream(IN_LINE, LEASE.id)[:-3]
+
+
+def test_a_request_that_waits_is_asked_again_of_the_next_daemon_with_its_name_and_the_rest_of_its_time(
+    tmp_path: Path,
+) -> None:
+    """A lease with a name is given once, so that it does not matter whether a killed daemon has given it."""
+    words = ("allocate", f"{GPU}=1", "--wait", "60", "--", "true")
+    done = process(tmp_path, [stream(IN_LINE, STOPS), CUT_OFF, answer(503, STOPS), held()], *words)
+    first, *others = (asked.body for asked in done.asked)
+    assert (done.code, len(others)) == (0, 3)
+    assert {other["id"] for other in others} == {first["id"]}
+    waits = [asked["wait"] for asked in (first, *others)]
+    assert waits == sorted(waits, reverse=True)
+    assert 50 < waits[-1] < 59.5
+    assert done.err.count("waiting for the daemon at") == 1
+
+
+def test_a_request_without_a_name_that_a_killed_daemon_may_have_served_is_not_asked_again(plugind: Run) -> None:
+    done = plugind([CUT_OFF, held()], "allocate", f"{GPU}=1", "--ttl", "9", "--wait", "60")
+    assert (done.code, len(done.asked)) == (69, 1)
+
+
+def test_a_request_that_does_not_wait_is_asked_once(plugind: Run) -> None:
+    done = plugind([answer(503, STOPS), held()], "allocate", f"{GPU}=1", "--ttl", "9")
+    assert (done.code, len(done.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize(("wait", "told"), [((), 0), (("--wait", "0.5"), 1)])
+def test_a_request_waits_for_a_daemon_that_does_not_run_yet_only_if_it_waits(
+    wait: Sequence[str], told: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = str(tmp_path / "status.sock")
+    assert main(["allocate", f"{GPU}=1", "--ttl", "9", "--status", status, *wait]) == 69
+    said = capsys.readouterr().err
+    assert (said.count(f"waiting for the daemon at {status}"), said.count("no daemon answers")) == (told, 1)
+
+
 @pytest.mark.usefixtures("in_berlin")
-def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its place, for what, and who is before it, and again when that changes."""
     monkeypatch.setattr(time, "time", lambda: LEASE.created + 125.0)
     queued = attrs.evolve(LEASE, id="q1", devices={}, answer=None, state=LeaseState.QUEUED)
@@ -384,6 +426,10 @@ def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.Monkey
         place_to_json(InLine(number, Failure(Problem.UNAVAILABLE, TOO_FEW, holders)))
         for number, holders in ((2, (attrs.evolve(queued, uid=0), odd)), (1, (odd, uncertain)))
     ]
+    limit = LimitMet("devices_per_user", 1, GPU, None, "/etc/plugind/plugind.toml:3")
+    text = f"it waits for a lease of its user to end: user 1000 has 1 of {GPU} and may have 1 at once ({limit.words})"
+    overdue = attrs.evolve(LEASE, longest_until=1, overdue=True)
+    held_back = place_to_json(InLine(1, Failure(Problem.LIMIT, text, (overdue,), limit)))
     unknown = place_to_json(InLine(1, Failure(Problem.UNAVAILABLE, "cannot allocate unregistered device v.com/x")))
     late = failure_to_json(Failure(Problem.TIMEOUT, TOO_FEW, (odd,)))
     root = {"root": "/dp", "watching": "unavailable", "reason": "/dp is missing"}
@@ -392,14 +438,29 @@ def test_what_a_command_says_that_waits(plugind: Run, monkeypatch: pytest.Monkey
     cases = {
         "it gets the lease": [stream(*line, lease_to_json(LEASE))],
         "it waits too long": [stream(*line[:1], late)],
+        "a limit holds it back": [stream(held_back, lease_to_json(LEASE))],
         "nobody has offered it": [stream(unknown, late), answer(200, []), health],
-        "plugind stops": [stream(*line[:1], {"error": "plugind is about to stop: ask again"})],
+        "plugind stops, and starts again": [stream(*line[:1], STOPS), stream(lease_to_json(LEASE))],
         "an older daemon": [answer(400, {"error": "there is no parameter progress"}), held()],
     }
     done = {title: plugind(answers, *words) for title, answers in cases.items()}
-    assert [each.code for each in done.values()] == [0, 124, 124, 1, 0]
+    assert [each.code for each in done.values()] == [0, 124, 0, 124, 0, 0]
     assert [asked.line.split()[1] for asked in done["an older daemon"].asked] == ["/v1/leases?progress", "/v1/leases"]
-    snapshots.check("allocate-wait", {title: each.err for title, each in done.items()})
+    snapshots.check("allocate-wait", {title: each.err.replace(str(tmp_path), "/run") for title, each in done.items()})
+
+
+def test_a_limit_that_refuses_is_in_the_json(plugind: Run) -> None:
+    limit = LimitMet("longest_lease", 60.0, GPU, "lab", "/etc/plugind/plugind.toml:3")
+    refused = answer(409, failure_to_json(Failure(Problem.LIMIT, "too long", limit=limit)))
+    done = plugind([refused], "allocate", f"{GPU}=2", "--ttl", "90", "-o", "json")
+    assert done.code == 1
+    assert json.loads(done.out)["limit"] == {
+        "name": "longest_lease",
+        "value": 60.0,
+        "resource": GPU,
+        "pool": "lab",
+        "source": "/etc/plugind/plugind.toml:3",
+    }
 
 
 def test_those_who_hold_the_others_are_named(plugind: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +537,7 @@ def test_leases_are_followed_until_the_daemon_stops(plugind: Run, tmp_path: Path
         ["--:--:--", "queued", "b2", "pid", "991", "root", "1", "of", GPU],
         ["--:--:--", "gone", "a1b2", "pid", "991", "root", f"{GPU}=GPU-0", "it", "was", "released"],
     ]
-    assert (done.code, done.err) == (0, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
+    assert (done.code, done.err) == (69, f"plugind: the daemon at {tmp_path}/status.sock stopped\n")
 
 
 def test_when_a_lease_for_some_time_ends_cannot_be_read_as_a_time_of_day(

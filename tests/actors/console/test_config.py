@@ -342,6 +342,10 @@ def test_what_is_printed_is_a_file_that_means_the_same(scene: Scene, capsys: pyt
         resource = "vendor.com/gpu"
         ids = ["a", "b"]
         users = [5, "7-9"]
+        longest_lease = "8h"
+        [resources."vendor.com/gpu"]
+        devices_per_user = 2
+        stop_at_longest = true
         """.replace("\\u007f ", "")
     )
     first = printed(
@@ -349,14 +353,43 @@ def test_what_is_printed_is_a_file_that_means_the_same(scene: Scene, capsys: pyt
     )
     values = tomllib.loads(first)
     assert values["leases"]["pools"] == [
-        {"name": "lab", "resource": "vendor.com/gpu", "ids": ["a", "b"], "users": [5, "7-9"]}
+        {"name": "lab", "resource": "vendor.com/gpu", "ids": ["a", "b"], "users": [5, "7-9"], "longest_lease": 28800.0}
     ]
+    gpus = {"env": {}, "devices_per_user": 2, "stop_at_longest": True}
+    assert values["resources"]["vendor.com/gpu"] == gpus
     copy = Scene(scene.directory / "copy")
     before = scene.read("--device-plugins=/dp", "--set=hung_after=off", "--log-level=debug")
     copy.write(first)
     after = copy.read()
-    assert after.config == before.config
+    assert without_sources(after.config) == without_sources(before.config)
     assert (after.log_level, after.status_path) == (before.log_level, before.status_path)
+
+
+def without_sources(config: Config) -> Config:
+    """Return a configuration whose limits do not say in which file they are."""
+    pools = tuple(attrs.evolve(pool, limits=attrs.evolve(pool.limits, source="")) for pool in config.leases.pools)
+    resources = {
+        name: attrs.evolve(each, limits=attrs.evolve(each.limits, source="")) for name, each in config.resources.items()
+    }
+    return attrs.evolve(config, leases=attrs.evolve(config.leases, pools=pools), resources=resources)
+
+
+def test_a_limit_of_users_has_the_file_and_the_line_of_its_table(scene: Scene) -> None:
+    scene.write('[resources."v.com/a"]\ndevices_per_user = 1\n[resources."v.com/b"]\ndevices_per_user = 2\n')
+    scene.write(
+        '[resources."v.com/b"]\ndevices_per_user = 3\n'
+        '[[leases.pools]]\nname = "x"\nresource = "v.com/a"\nids = ["1"]\n'
+        '[[leases.pools]]\nname = "y"\nresource = "v.com/a"\nids = ["2"]\nlongest_lease = 5\n',
+        drop_in="10.toml",
+    )
+    config, beside = scene.config("--set", "resources={ 'v.com/c' = { longest_wait = 5 } }"), f"{scene.file}.d"
+    found = {name: (each.limits.devices_per_user, each.limits.source) for name, each in config.resources.items()}
+    assert {name: each for name, each in found.items() if name.startswith("v.com")} == {
+        "v.com/a": (1, f"{scene.file}:1"),
+        "v.com/b": (3, f"{beside}/10.toml:1"),
+        "v.com/c": (None, "--set"),
+    }
+    assert [pool.limits.source for pool in config.leases.pools] == ["", f"{beside}/10.toml:7"]
 
 
 def test_the_comment_behind_each_value_says_where_it_comes_from(

@@ -23,6 +23,7 @@ WITHOUT = {
     "demo": "it explains to people what they see",
     "fake": "each call is a line of JSON in any case",
     "probe-handler": "each check is a line, and its exit code says whether all is well",
+    "inventory": "it prints a document of JSON in any case",
     "page": "it serves a page, and prints its address",
     "install-unit": "it writes files, or prints them as they are",
     "slurm-config": "it prints lines for files",

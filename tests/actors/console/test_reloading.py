@@ -328,6 +328,7 @@ async def test_a_change_of_a_setting_needs_what_is_said_of_it(key: str, tmp_path
         "device_plugins.take_over_kubelet": "device_plugins.directory = '/var/lib/kubelet/device-plugins'\n",
         "device_plugins.insecure": "device_plugins.directory = '/d'\n",
         "metrics.hosts": "metrics.address = '9000'\n",
+        "renotify": "state = '/state'\n",
     }.get(key, "")
     scene = Scene(tmp_path, base)
     changed = f"{key} = {other_value(settings()[key])}\n"

@@ -42,7 +42,7 @@ from plugind.protocol.words import StateName
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 from plugind.tests.actors.handlers.calling import Lines
 from plugind.tests.protocol.hypothesis_settings import examples
-from plugind.tests.tools.handlers_schema import check
+from plugind.tests.tools.schemas import check
 
 TYPE = "Sensor"
 KNOWN = attrs.evolve(DEFAULT_CONFIG, handler_uids={TYPE: frozenset({1000})})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import attrs
 import pytest
 import trio
@@ -12,8 +15,8 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.leases.config import LeaseLimits, LeasesConfig
 from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Problem
-from plugind.protocol.leases.replies import LeaseFailedError
-from plugind.protocol.leases.values import Pool
+from plugind.protocol.leases.replies import LeaseFailedError, LimitMet
+from plugind.protocol.leases.values import Pool, UserLimits
 from plugind.protocol.plugins.devices import Device, DeviceOptions
 from plugind.protocol.settings.config import Config
 from plugind.testing import DEFAULT_CONFIG, AllocationCall, FakePlugin, SimulatedNode
@@ -37,15 +40,16 @@ def plug(node: SimulatedNode, devices: FakeDevices | None = None) -> None:
 class Waiting:
     """A caller that waits for devices of the pool."""
 
-    def __init__(self, node: SimulatedNode, wait: float = 60.0) -> None:
+    def __init__(self, node: SimulatedNode, wait: float = 60.0, pool: str | None = "lab") -> None:
         self.node = node
         self.wait = wait
+        self.pool = pool
         #: When it got its devices and which, or when and why it did not.
         self.said: list[tuple[float, object]] = []
 
     async def run(self) -> None:
         try:
-            async with self.node.supervisor.allocate({GPU: 1}, pool="lab", wait=self.wait) as lease:
+            async with self.node.supervisor.allocate({GPU: 1}, pool=self.pool, wait=self.wait) as lease:
                 self.said.append((trio.current_time(), lease.devices[GPU]))
         except LeaseFailedError as error:
             self.said.append((trio.current_time(), (error.problem, str(error))))
@@ -137,6 +141,54 @@ async def test_a_lower_limit_ends_no_lease_and_refuses_the_next(autojump_clock: 
             await node.reconfigure(leasing(limits=LeaseLimits(leases=3)))
             async with node.supervisor.allocate({GPU: 1}) as third:
                 assert third.devices == {GPU: ("gpu-2",)}
+
+
+def limiting(**limits: Any) -> Config:
+    return attrs.evolve(DEFAULT_CONFIG, resources={GPU: ResourceConfig(limits=UserLimits(**limits, source="f:3"))})
+
+
+async def test_a_limit_of_users_follows_reloads_and_takes_nothing_back(autojump_clock: MockClock) -> None:
+    """The timeline of one user, whose longest time runs out after a crash, and is stopped when the operator says so."""
+    async with SimulatedNode(limiting(devices_per_user=2)) as node, trio.open_nursery() as nursery:
+        plug(node)
+        await node.settled()
+        async with node.supervisor.allocate({GPU: 2}, id="two") as two:
+            waiting = Waiting(node, 1000.0, pool=None)
+            nursery.start_soon(waiting.run)
+            await trio.sleep_until(10.0)
+            (shown,) = (lease for lease in await node.supervisor.leases() if lease.id != "two")
+            assert shown.reason == (
+                f"it waits for a lease of its user to end: user 500 has 2 of {GPU} and may have 2 at once"
+                f' (limit resources."{GPU}".devices_per_user, f:3)'
+            )
+            with pytest.raises(LeaseFailedError, match="waits for 1 before, and may have 2 at once") as caught:
+                async with node.supervisor.allocate({GPU: 1}):
+                    pass
+            assert caught.value.problem is Problem.LIMIT
+            assert caught.value.limit == LimitMet("devices_per_user", 2, GPU, None, "f:3")
+            assert caught.value.holders == (two,)
+            await trio.sleep_until(20.0)
+            await node.reconfigure(limiting(devices_per_user=1))
+            await trio.sleep_until(30.0)
+            assert waiting.said == []
+            assert two in await node.supervisor.leases()
+        await trio.sleep_until(40.0)
+        assert waiting.said == [(30.0, ("gpu-0",))]
+        await node.reconfigure(limiting(longest_lease=100.0, longest_wait=60.0))
+        with pytest.raises(LeaseFailedError, match="a wait of 61s for"):
+            async with node.supervisor.allocate({GPU: 1}, wait=61.0):
+                pass
+        async with node.supervisor.allocate({GPU: 1}, id="long"):
+            node.crash("leases")
+            await trio.sleep_until(139.0)
+            assert not [lease for lease in await node.supervisor.leases() if lease.overdue]
+            await trio.sleep_until(141.0)
+            (overdue,) = await node.supervisor.leases()
+            assert (overdue.id, overdue.overdue) == ("long", True)
+            assert node.owners.stopped == []
+            await node.reconfigure(limiting(stop_at_longest=True))
+            await trio.sleep_until(142.0)
+            assert [process.pid for process, _ in node.owners.stopped] == [os.getpid()]
 
 
 async def test_a_lease_actor_that_crashes_before_the_change_and_after_it_begins_with_it(

@@ -23,7 +23,7 @@ from plugind.protocol.client.status_values import StatusFormError
 from plugind.protocol.handlers.remote import MOST_LISTS, AskKind, Instance, RoleTold, Synced, Withdrawn
 from plugind.protocol.status.metrics import Metrics
 from plugind.testing import FakePlugin, SimulatedNode
-from plugind.tests.tools.handlers_schema import check
+from plugind.tests.tools.schemas import check
 
 AGENT, OTHER = 1000, 1001
 CONFIG = attrs.evolve(DEFAULT_CONFIG, handler_uids={"Sensor": frozenset({AGENT})})

@@ -72,6 +72,14 @@ class Client:
         status, body = self._parsed()
         return status, json.loads(body)
 
+    async def text(self) -> tuple[int, str]:
+        """Return status and body of an answer that is text."""
+        with trio.fail_after(60):
+            self.received += b"".join([piece async for piece in self.stream])
+        assert b"\r\nContent-Type: text/plain; charset=utf-8\r\n" in self.received
+        status, body = self._parsed()
+        return status, body.decode()
+
     async def lines(self) -> list[Any]:
         """Return the lines of a stream that have come."""
         with trio.move_on_after(1.0):
@@ -103,12 +111,20 @@ class Daemon:
     nursery: trio.Nursery
 
     async def send(
-        self, method: str, path: str, body: object = None, *, by: Credentials | None = None, **query: str
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        by: Credentials | None = None,
+        accept: str = "*/*",
+        **query: str,
     ) -> Client:
         """Send a request on a connection of its own."""
         raw = b"" if body is None else json.dumps(body).encode()
         target = path + ("?" + "&".join(f"{key}={text}" for key, text in query.items()) if query else "")
-        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        headers = f"Host: x\r\nAccept: {accept}\r\nContent-Length: {len(raw)}"
+        head = f"{method} {target} HTTP/1.1\r\n{headers}\r\n\r\n".encode()
         ours, theirs = memory_stream_pair()
 
         async def serve() -> None:
@@ -122,6 +138,10 @@ class Daemon:
         self, method: str, path: str, body: object = None, *, by: Credentials | None = None, **query: str
     ) -> tuple[int, Any]:
         return await (await self.send(method, path, body, by=by, **query)).answer()
+
+    async def text(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+        """Send a request that accepts text alone; return status and text."""
+        return await (await self.send(method, path, body, accept="text/plain")).text()
 
     async def post(self, *, by: Credentials | None = None, **changes: object) -> tuple[int, Any]:
         return await self.ask("POST", "/v1/leases", {"resources": {GPU: 1}, "owner": NONE} | changes, by=by)
@@ -169,6 +189,53 @@ async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) ->
         status, gone = await daemon.ask("GET", "/v1/leases/train")
         assert (status, gone["problem"], gone["error"]) == (404, "unknown", "there is no lease train")
         assert (await daemon.ask("DELETE", "/v1/leases/train"))[0] == 404
+
+
+async def test_a_client_that_accepts_text_alone_gets_variables_lines_and_reasons(autojump_clock: MockClock) -> None:
+    async with running("GPU-0", "GPU 1") as daemon:
+        body = {"resources": {GPU: 1}, "owner": NONE, "id": "train", "ids": ["GPU-0"]}
+        given = await daemon.text("POST", "/v1/leases", body)
+        assert given == (
+            201,
+            'VISIBLE="all"\nPLUGIND_LEASE="train"\nPLUGIND_DEVICES="vendor.com/gpu=GPU-0"\nPLUGIND_NODES=""\n',
+        )
+        assert await daemon.text("POST", "/v1/leases", body) == given
+        odd = {**body, "id": "a b none 0", "ids": ["GPU 1"], "owner": {"kind": "time", "seconds": 60}}
+        assert (await daemon.text("POST", "/v1/leases", odd))[0] == 201
+        assert await daemon.text("GET", "/v1/leases") == (
+            200,
+            "a\\x20b\\x20none\\x200 held time 1000\ntrain held none 1000\n",
+        )
+        assert await daemon.text("GET", "/v1/leases?prefix=t") == (200, "train held none 1000\n")
+        why = "requested number of devices unavailable for vendor.com/gpu. Requested: 1, Available: 0"
+        text = f"{why} (GPU-0 is leased by train)\n"
+        assert await daemon.text("POST", "/v1/leases", {**body, "id": "b"}) == (409, text)
+        waiting = await daemon.send("POST", "/v1/leases?progress", {**body, "id": "b", "wait": 60}, accept="text/plain")
+        await wait_all_tasks_blocked()
+        assert await daemon.text("DELETE", "/v1/leases/train") == (200, "")
+        assert await waiting.text() == (201, given[1].replace("train", "b"))
+        assert await daemon.text("DELETE", "/v1/leases/train") == (404, "there is no lease train\n")
+        assert await daemon.text("GET", "/none%0a") == (404, "there is no /none%0a\n")
+        assert await daemon.text("PUT", "/v1/leases") == (405, "only GET, POST is answered here\n")
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json, text/plain, */*", "text/html"])
+async def test_a_client_that_accepts_more_than_text_gets_json(accept: str, autojump_clock: MockClock) -> None:
+    async with running() as daemon:
+        assert (await (await daemon.send("GET", "/v1/leases", accept=accept)).answer())[1]["leases"] == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_lease_whose_answer_is_no_text_ends_unless_it_has_a_name(
+    named: bool, autojump_clock: MockClock
+) -> None:
+    async with running("GPU\n0") as daemon:
+        body = {"resources": {GPU: 1}, "owner": NONE, **({"id": "train"} if named else {})}
+        status, why = await daemon.text("POST", "/v1/leases", body)
+        has = "PLUGIND_DEVICES has a line end or another control character, which systemd refuses: use -o json"
+        assert (status, why[: len(has)]) == (502, has)
+        assert why.endswith("the lease train was kept\n" if named else " was released\n")
+        assert [lease.id for lease in daemon.leases.leases] == (["train"] if named else [])
 
 
 async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: MockClock) -> None:

@@ -29,8 +29,8 @@ from plugind.protocol.leases.asked_json import RequestError
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import Plugin
 from plugind.tests.protocol.hypothesis_settings import examples
-from plugind.tests.tools import handlers_schema
-from plugind.tests.tools.handlers_schema import check
+from plugind.tests.tools import schemas
+from plugind.tests.tools.schemas import check
 
 PAGE = (Path(__file__).parents[3] / "docs" / "remote-handlers.md").read_text()
 #: What an example of the page is, by its first key.
@@ -39,10 +39,11 @@ OLDER = Instance("older-3", "a\udcff", "/plugins/\udcff.sock")
 PLUGIN = Plugin("Sensor", "a", "/plugins/a.sock", ("1.0.0",), "/plugins/a.sock", 3, pid=7, uid=0, file=(65024, 1018))
 
 
-def test_the_schema_in_the_package_is_up_to_date() -> None:
-    """Otherwise: python -m tests.tools.handlers_schema --write."""
-    assert handlers_schema.PATH.read_text() == handlers_schema.text()
-    jsonschema.Draft202012Validator.check_schema(json.loads(handlers_schema.text()))
+@pytest.mark.parametrize("of", [schemas.HANDLERS, schemas.INVENTORY])
+def test_the_schema_in_the_package_is_up_to_date(of: schemas.Described) -> None:
+    """Otherwise: python -m tests.tools.schemas --write."""
+    assert of.path.read_text() == schemas.text(of)
+    jsonschema.Draft202012Validator.check_schema(json.loads(schemas.text(of)))
 
 
 def test_each_example_of_the_page_is_valid() -> None:

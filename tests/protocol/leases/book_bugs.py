@@ -20,7 +20,7 @@ from unittest.mock import patch
 import attrs
 import hypothesis
 
-from plugind.protocol.leases import book, states
+from plugind.protocol.leases import book, choosing, owners, states
 from plugind.protocol.leases.book import Book
 from plugind.protocol.leases.choosing import Reserved, choose
 from plugind.protocol.leases.draining import DrainChange
@@ -29,9 +29,10 @@ from plugind.protocol.leases.ends import Ends
 from plugind.protocol.leases.entries import LeaseEntry
 from plugind.protocol.leases.limits import Usage
 from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.owners import begun
 from plugind.protocol.leases.states import Action, Event, LeasePhase
 from plugind.protocol.leases.stock import Stock
-from plugind.protocol.leases.values import ContainerOwner
+from plugind.protocol.leases.values import ContainerOwner, TimeOwner
 from plugind.tests.protocol.leases.test_book_properties import SCRIPTS, SETTINGS, play
 
 Bug = AbstractContextManager[object]
@@ -243,7 +244,35 @@ BUGS: Final[dict[str, Callable[[], Bug]]] = {
     "unhealthy devices are prepared": _unhealthy_are_prepared,
     "no file is removed": lambda: _keep_files(),
     "the end of a plugin settles nothing": lambda: _ignore("_plugin_ended"),
+    "no limit of a user is kept": lambda: patch.object(choosing, "held_back", _nothing),
+    "who is held back reserves devices": lambda: patch.object(Reserved, "wait", _reserve_all),
+    "who is held back is overtaken by its user": lambda: _forget_what_users_want(),
+    "a longest time ends nothing": lambda: patch.object(Book, "_judge_longest", _nothing),
+    "a renewal outlasts the longest time": lambda: _renew_without_end(),
+    "the end of a longest time is not noted": lambda: patch.object(Book, "_bound_longest", _nothing),
 }
+
+
+def _reserve_all(self: Reserved, stock: Stock, waiting: choosing.Waiting) -> None:
+    if stock.could(waiting.request):
+        self.add(waiting.request)
+
+
+def _forget_what_users_want() -> Bug:
+    wait = Reserved.wait
+
+    def forget(self: Reserved, stock: Stock, waiting: choosing.Waiting) -> None:
+        wait(self, stock, waiting)
+        self.by_user.clear()
+
+    return patch.object(Reserved, "wait", forget)
+
+
+def _renew_without_end() -> Bug:
+    def begin(owner: TimeOwner, boottime: int, _until: int | None) -> TimeOwner:
+        return begun(owner, boottime, None)
+
+    return patch.object(owners, "begun", begin)
 
 
 def _amend_in_memory() -> Bug:

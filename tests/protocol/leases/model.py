@@ -20,6 +20,7 @@ from plugind.protocol.leases.config import LeaseLimits
 from plugind.protocol.leases.drains import Drain, DrainTarget
 from plugind.protocol.leases.grace import GRACE
 from plugind.protocol.leases.limits import devices_of
+from plugind.protocol.leases.mapped import ResourceConfig
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     ConnectionOwner,
@@ -31,9 +32,11 @@ from plugind.protocol.leases.values import (
     ProcessOwner,
     Request,
     TimeOwner,
+    UserLimits,
+    process_of,
 )
 from plugind.tests.protocol.leases.script import PLUGIN, offer
-from plugind.tests.protocol.leases.supply import IDS, POOL, Supply, Thing, things
+from plugind.tests.protocol.leases.supply import IDS, POOL, Place, Supply, Thing, things
 
 Turn = Callable[[], list[e.Effect]]
 
@@ -71,6 +74,7 @@ class Model:
         self.now = 0.0
         self.preferred = preferred
         self.numbers = itertools.count(1)
+        self.limits: dict[Place, UserLimits] = {}
         self.book = self.new_book()
         self.calls: list[m.PluginCall] = []
         self.writes: list[e.Write] = []
@@ -83,6 +87,8 @@ class Model:
         self.watched: dict[str, Owner] = {}
         #: When a lease goes by itself: one that no container has bound, or whose container has ended.
         self.until: dict[str, float] = {}
+        #: When the longest times of leases are over, in nanoseconds.
+        self.longest: dict[str, int] = {}
         #: Those of them whose container has ended: they end earlier for a request that needs that.
         self.in_grace: set[str] = set()
         #: The owners of held leases; and of each that a container binds, its owner before, until when it had time, and
@@ -106,7 +112,17 @@ class Model:
 
     def new_book(self) -> Book:
         sources = Sources(self.wall, lambda: round(self.now * 1e9), lambda: next(self.numbers))
-        return Book(Sink(), sources, m.LeaseRules((POOL,), LIMITS))
+        return Book(Sink(), sources, self.rules())
+
+    def rules(self) -> m.LeaseRules:
+        pool = attrs.evolve(POOL, limits=self.limits.get((POOL.resource, POOL.name), UserLimits()))
+        resources = {name: ResourceConfig(limits=limits) for (name, of), limits in self.limits.items() if of is None}
+        return m.LeaseRules((pool,), LIMITS, resources=resources)
+
+    def limit(self, limits: dict[Place, UserLimits]) -> None:
+        """A reload changes the limits of users."""
+        self.limits = self.supply.limits = limits
+        self.send(self.rules())
 
     def wall(self) -> float:
         return 1e9 + self.now
@@ -123,13 +139,19 @@ class Model:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.doubtful = {thing: until for thing, until in self.doubtful.items() if until > self.now}
-        bounded, drained = {**self.until}, self.supply.drained.items()
+        bounded, longest, drained = {**self.until}, {**self.longest}, self.supply.drained.items()
+        in_grace = {*self.in_grace}
         self.supply.drained = {target: until for target, until in drained if until is None or until > self.wall()}
         self.take(lambda: self.book.pass_time(self.now))
         assert self.book.next_end > self.now
+        for each in self.leases:
+            self.check_longest(each)
         for lease, until in bounded.items():
             found = self.book.find(lease)
-            if found is not None or lease not in self.in_grace:
+            if longest.get(lease, math.inf) <= self.now * 1e9:
+                is_late = found is not None and isinstance(found.owner, ConnectionOwner) and until > self.now
+                assert found is None or is_late, "it outlived its longest time"
+            elif found is not None or lease not in in_grace:
                 assert (found is None) is (until <= self.now), f"{found} outlived its time, or {lease} ended before"
         for lease, owner in [*self.watched.items()]:
             if isinstance(owner, TimeOwner) and (owner.expires or 0) <= self.now * 1e9:
@@ -166,7 +188,7 @@ class Model:
             case e.Unwatch(str(lease)):
                 self.watched.pop(lease, None)
             case e.StopOwner():
-                assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
+                assert process_of(self.watched[effect.id]) == effect.process, "a signal goes by a pidfd"
             case _:
                 pass
 
@@ -183,7 +205,7 @@ class Model:
         caller.asked = m.LeaseAsked(asked, owner, uid, ticket, caller, name, deadline)
         alone = not any(lease.state is LeaseState.QUEUED for lease in self.leases)
         enough = alone and not self.withheld and self.supply.fits(asked, Counter(), set()) and not self.is_known(name)
-        over = self.is_over_limit(uid, asked)
+        over = self.is_over_limit(uid, asked) or (uid != 0 and self.limits != {})
         if name is not None and not self.is_known(name):
             self.supply.arrivals[name], self.deadlines[name] = ticket, -1.0 if deadline is None else deadline
         elif name is not None and deadline is not None:
@@ -250,7 +272,9 @@ class Model:
             self.in_grace.add(lease)
         self.send(m.OwnerEnded(lease, owner))
         found = self.book.find(lease)
-        if stays and is_kept:
+        if before is not None and before.overdue:
+            assert found is None, "it outlived its owner, and its longest time"
+        elif stays and is_kept:
             assert found is not None
             assert before is not None
             assert found == attrs.evolve(before, owner=ContainerOwner(start_within=None))
@@ -365,11 +389,27 @@ class Model:
     # --- what holds after each turn ---
 
     def is_over(self, lease: str) -> bool:
-        return self.until.get(lease, math.inf) <= self.now
+        return self.until.get(lease, math.inf) <= self.now or self.longest.get(lease, math.inf) <= self.now * 1e9
+
+    def check_longest(self, lease: Lease) -> None:
+        """The longest time of a lease ends it, or it is overdue while somebody may use its devices."""
+        if lease.longest_until is None or lease.state is not LeaseState.HELD:
+            return
+        assert lease.uid != 0, "root has no longest time"
+        is_over = lease.longest_until <= self.now * 1e9
+        match lease.owner:
+            case TimeOwner(expires=expires):
+                assert expires is not None
+                assert expires <= lease.longest_until
+            case NoOwner() | ContainerOwner(init=None):
+                assert not is_over, "nobody may use its devices any more"
+            case _:
+                assert lease.overdue is is_over
 
     def check(self, before: dict[str, Lease]) -> None:
         leases = self.leases
         self.lost &= {lease.id for lease in leases}
+        self.longest |= {lease.id: lease.longest_until for lease in leases if lease.longest_until is not None}
         self.check_devices(leases)
         self.owners = {lease.id: lease.owner for lease in leases if lease.state is LeaseState.HELD}
         self.unbound = {lease_id: unbound for lease_id, unbound in self.unbound.items() if lease_id in self.owners}
@@ -387,6 +427,7 @@ class Model:
         assert granted or not yielded, f"{yielded} ended for nobody"
         self.in_grace -= gone
         self.until = {lease_id: until for lease_id, until in self.until.items() if lease_id not in gone}
+        self.longest = {lease_id: until for lease_id, until in self.longest.items() if lease_id not in gone}
         if not self.withheld:
             self.supply.check_line({lease.id for lease in leases if lease.id in self.in_grace})
         assert self.files_there <= {lease.id for lease in leases}, "a file is there without a lease"

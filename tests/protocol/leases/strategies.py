@@ -59,4 +59,5 @@ leases = st.builds(
     cdi_name=st.none() | words,
     reason=st.none() | texts,
     warnings=some,
+    longest_until=st.none() | numbers,
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from plugind.protocol.leases.drains import DrainTarget
-from plugind.protocol.leases.values import Lease, LeaseState, Pool, Request
+from plugind.protocol.leases.values import Lease, LeaseState, Pool, Request, UserLimits
 from plugind.tests.protocol.leases.script import GPU, NIC
 
 #: A device, with its resource.
@@ -22,6 +22,10 @@ POOL = Pool("big", GPU, frozenset(["g3"]))
 
 def things(lease: Lease) -> set[Thing]:
     return {(name, device) for name, devices in lease.devices.items() for device in devices}
+
+
+def places_of(lease: Lease) -> dict[Place, int]:
+    return {(wanted.resource, lease.request.pool): wanted.count for wanted in lease.request.wanted}
 
 
 @attrs.define(eq=False)
@@ -38,12 +42,17 @@ class Supply:
     _yielding: set[str] = attrs.field(factory=set)
     #: What operators were told is drained, and until when, if it ends by itself.
     drained: dict[DrainTarget, float | None] = attrs.field(factory=dict)
+    limits: dict[Place, UserLimits] = attrs.field(factory=dict)
 
     def check_turn(self, lease: Lease, granted: list[Lease]) -> None:
         """One that was just given devices has left those that are not known to be free, and those for earlier ones."""
         assert not any(self.is_drained(*thing) for thing in things(lease)), "a device is given that is drained"
+        assert not self.exceeds(lease), f"{lease} exceeds a limit of its user"
+        held_back = self.held_back()
         earlier = [
-            other for other in self.in_line() if self.arrival(other) < self.arrival(lease) and self.could(other.request)
+            other
+            for other in self.in_line()
+            if self.arrival(other) < self.arrival(lease) and self.could(other.request) and other.id not in held_back
         ]
         others, named = reserved(other.request for other in earlier)
         assert named.isdisjoint(things(lease)), "a device is given that an earlier one has named"
@@ -65,13 +74,41 @@ class Supply:
             for lease in self._leases()
             if lease.id in in_grace and all(device in self.listed[name] for name, device in things(lease))
         }
-        others, named = Counter[Place](), set[Thing]()
+        others, named, held_back = Counter[Place](), set[Thing](), self.held_back()
         for lease in self.in_line():
+            if lease.id in held_back:
+                continue
             assert not self.fits(lease.request, others, named), f"{lease} waits for nothing"
             if self.could(lease.request):
                 more, more_named = reserved([lease.request])
                 others, named = others + more, named | more_named
         self._yielding = set()
+
+    def held_back(self) -> set[str]:
+        """Return those in line that are too much for their users, beside what these have and wait for already."""
+        found, asked = set[str](), Counter[tuple[int, Place]]()
+        for lease in self.in_line():
+            if self.exceeds(lease, asked):
+                found.add(lease.id)
+            if self.could(lease.request):
+                places = {(lease.uid, place): wanted for place, wanted in places_of(lease).items()}
+                asked.update(places)
+        return found
+
+    def exceeds(self, lease: Lease, asked: Counter[tuple[int, Place]] | None = None) -> bool:
+        """Whether its user has too much with this lease, and with what the user has ``asked`` for before."""
+        own = [each for each in self._leases() if each.uid == lease.uid and each.id not in self._yielding]
+        for place, wanted in places_of(lease).items():
+            most = self.limits.get(place, UserLimits()).devices_per_user
+            had = sum(
+                len(each.devices.get(place[0], ()))
+                for each in own
+                if each.request.pool == place[1] and each.id != lease.id
+            )
+            before = 0 if asked is None else asked[lease.uid, place]
+            if lease.uid and most is not None and had + before + wanted > most:
+                return True
+        return False
 
     def in_line(self) -> list[Lease]:
         return sorted((lease for lease in self._leases() if lease.state is LeaseState.QUEUED), key=self.arrival)

@@ -27,12 +27,13 @@ from plugind.protocol.leases.values import (
     ProcessOwner,
     Request,
     TimeOwner,
+    UserLimits,
     Wanted,
 )
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.model import Caller, Model, Sink
 from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN
-from plugind.tests.protocol.leases.supply import IDS, things
+from plugind.tests.protocol.leases.supply import IDS, Place, things
 
 T = TypeVar("T")
 
@@ -57,6 +58,16 @@ REQUESTS = [
     Request((Wanted(GPU, 1),), ignore_missing=True, stop_on_unhealthy=True),
 ]
 TARGETS = [DrainTarget(GPU, "g0"), DrainTarget(GPU, "g3"), DrainTarget(NIC), NODE]
+
+
+GPUS, BIG, NICS = (GPU, None), (GPU, "big"), (NIC, None)
+LIMITS_OF_USERS: list[dict[Place, UserLimits]] = [
+    {},
+    {GPUS: UserLimits(devices_per_user=2), BIG: UserLimits(devices_per_user=1), NICS: UserLimits(longest_lease=20.0)},
+    {GPUS: UserLimits(devices_per_user=1), NICS: UserLimits(devices_per_user=1)},
+    {GPUS: UserLimits(devices_per_user=2, longest_lease=5.0, stop_at_longest=True, longest_wait=100.0)},
+    {GPUS: UserLimits(longest_lease=40.0), BIG: UserLimits(devices_per_user=0)},
+]
 
 
 class Script:
@@ -129,6 +140,9 @@ class Script:
 
     def recover(self) -> None:
         self.model.send(m.RecoverAsked(self.pick([0, 1000]), Sink()))
+
+    def limit(self) -> None:
+        self.model.limit(self.pick(LIMITS_OF_USERS))
 
     def drain(self) -> None:
         until = self.pick([None, self.model.wall() + 30.0])
@@ -245,6 +259,7 @@ class Script:
         """Everybody goes, and everything is answered: then nothing is left, and all devices can be had."""
         model = self.model
         self.offer_all()
+        model.limit({})
         self.model.send(m.RecoverAsked(0, Sink()))
         self.drain_ends()
         for lease in model.leases:
@@ -287,6 +302,7 @@ ACTS: list[Callable[[Script], None]] = [
     Script.resume,
     Script.recover,
     Script.drain,
+    *[Script.limit] * 2,
     Script.undrain,
     Script.file,
     Script.fail_to_file,

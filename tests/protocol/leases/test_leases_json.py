@@ -37,7 +37,7 @@ from plugind.protocol.leases.leases_json import (
     snapshot_from_json,
     snapshot_to_json,
 )
-from plugind.protocol.leases.replies import Failure, LeasesSnapshot, Problem, Released
+from plugind.protocol.leases.replies import Failure, LeasesSnapshot, LimitMet, Problem, Released
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.strategies import leases, texts, words
 
@@ -81,6 +81,7 @@ _failures = st.builds(
     st.sampled_from(Problem),
     texts,
     st.lists(_shown.map(lambda lease: attrs.evolve(lease, answer=None)), max_size=2).map(tuple),
+    st.none() | st.builds(LimitMet, words, st.integers(0, 9) | st.floats(0, 1e9), words, st.none() | words, texts),
 )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
+from plugind.protocol.leases.mapped import BUILT_IN, ResourceConfig
+from plugind.protocol.leases.values import UserLimits
 from plugind.protocol.settings.files import MOST_DOTS, MOST_PROBLEMS, parse
 from plugind.protocol.settings.given import Given, Source, merged
 from plugind.protocol.settings.pools import PoolGiven
@@ -42,7 +45,19 @@ def test_values_have_the_types_of_their_settings() -> None:
         resource = "vendor.com/gpu"
         ids = ["GPU-0"]
         users = ["alice", 7]
+        longest_lease = 90
+        stop_at_longest = true
+        [resources."vendor.com/gpu"]
+        devices_per_user = 2
+        longest_lease = "8h"
+        longest_wait = "0s"
+        [resources."nvidia.com/gpu"]
+        devices_per_user = 1
+        [resources."nvidia.com/gpu.shared"]
+        env = {}
     """
+    of_lab = UserLimits(longest_lease=90.0, stop_at_longest=True)
+    of_gpus = UserLimits(devices_per_user=2, longest_lease=8 * 3600.0, longest_wait=0.0)
     assert values(text) == {
         "roots": ("/a", "/b"),
         "rescan": 5.0,
@@ -54,7 +69,13 @@ def test_values_have_the_types_of_their_settings() -> None:
         "timeouts.get_info": 2.5,
         "timeouts.handlers": {"CSIPlugin": 240.0, "a.b": 5.5},
         "leases.users.group": "video",
-        "leases.pools": (PoolGiven("lab", "vendor.com/gpu", ("GPU-0",), ("alice", 7)),),
+        "leases.pools": (PoolGiven("lab", "vendor.com/gpu", ("GPU-0",), ("alice", 7), of_lab),),
+        "resources": {
+            "vendor.com/gpu": ResourceConfig(limits=of_gpus),
+            # Limits leave the variables that are built in.
+            "nvidia.com/gpu": attrs.evolve(BUILT_IN["nvidia.com/gpu"], limits=UserLimits(devices_per_user=1)),
+            "nvidia.com/gpu.shared": ResourceConfig(),
+        },
     }
 
 
@@ -127,6 +148,29 @@ def test_an_unknown_key_names_the_one_that_is_meant() -> None:
         (
             "leases.pools = [{name = 'a'}]",
             'leases.pools: the pool "a": resource is missing: it must be the name of a resource',
+        ),
+        (
+            "leases.pools = [{name = 'a', resource = 'v.com/g', devices_per_usr = 1}]",
+            'leases.pools: the pool "a" has no "devices_per_usr": did you mean devices_per_user?',
+        ),
+        (
+            "leases.pools = [{name = 'a', resource = 'v.com/g', longest_wait = 'long'}]",
+            'leases.pools: the pool "a": longest_wait is "long": it must be seconds, or a time such as "30m"',
+        ),
+        *(
+            (
+                f"resources = {{ 'v.com/g' = {{ longest_lease = {value} }} }}",
+                f'resources: the resource "v.com/g": longest_lease is {value}: it must be seconds above 0',
+            )
+            for value in ("0", '"8 hours"', "true", "-1")
+        ),
+        (
+            "resources = { 'v.com/g' = { devices_per_user = -1 } }",
+            'resources: the resource "v.com/g": devices_per_user is -1: it must be a whole number, 0 or more',
+        ),
+        (
+            "resources = { 'v.com/g' = { most = 1 } }",
+            'resources: the resource "v.com/g": there is no "most": it has env, devices_per_user, longest_lease,',
         ),
         ("'timeouts.dial' = 5", "unknown key 'timeouts.dial': did you mean timeouts.dial?"),
     ],

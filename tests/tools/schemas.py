@@ -1,9 +1,9 @@
-"""Writes the JSON Schema of what plugind and a handler in another process say to each other.
+"""Writes the JSON Schemas of what plugind and a handler in another process say, and of ``plugind inventory``.
 
 ::
 
-    python -m tests.tools.handlers_schema           # print the schema
-    python -m tests.tools.handlers_schema --write   # write it into the package
+    python -m tests.tools.schemas           # print the schemas
+    python -m tests.tools.schemas --write   # write them into the package
 """
 
 from __future__ import annotations
@@ -11,51 +11,72 @@ from __future__ import annotations
 import argparse
 import enum
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+import attrs
 import jsonschema
 
 from plugind.protocol.client import asks_forms
 from plugind.protocol.client.asks_forms import AnswersBody, CountedAnswer, ErrorForm, HealthBody, HeldAnswer, HeldBody
+from plugind.protocol.status import inventory_forms
 
-PATH = Path(asks_forms.__file__).with_name("handlers.schema.json")
 Schema = dict[str, Any]
-#: The parts that are named by what they are for; each of them is a schema of its own.
-PARTS: dict[str, Any] = {
-    "line": asks_forms.Line,
-    "held": HeldBody,
-    "answers": AnswersBody,
-    "health": HealthBody,
-    "heldAnswer": HeldAnswer,
-    "countedAnswer": CountedAnswer,
-    "error": ErrorForm,
-}
-#: What is posted may have no other keys; what plugind says may.
-POSTED = ("held", "answers", "health")
 _LINE = "A line of the stream that is not empty. Ignore one that is not valid: it is of a newer plugind."
+
+
+@attrs.frozen(eq=False)
+class Described:
+    """What a schema describes."""
+
+    path: Path
+    title: str
+    #: The parts that are named by what they are for; each of them is a schema of its own, and the first is the whole.
+    parts: Mapping[str, Any]
+    #: What is posted may have no other keys; what plugind says may.
+    posted: Collection[str] = ()
+
+
+HANDLERS = Described(
+    Path(asks_forms.__file__).with_name("handlers.schema.json"),
+    "What plugind and a handler in another process say to each other: docs/remote-handlers.md",
+    {
+        "line": Annotated[asks_forms.Line, ("description", _LINE)],
+        "held": HeldBody,
+        "answers": AnswersBody,
+        "health": HealthBody,
+        "heldAnswer": HeldAnswer,
+        "countedAnswer": CountedAnswer,
+        "error": ErrorForm,
+    },
+    ("held", "answers", "health"),
+)
+INVENTORY = Described(
+    Path(inventory_forms.__file__).with_name("inventory.schema.json"),
+    "What plugind inventory prints: docs/fleet.md",
+    {"inventory": inventory_forms.InventoryForm},
+)
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
-def schema(*, of_newer: bool = True) -> Schema:
-    """Return the whole schema; a JSON text is valid if it is a line of the stream.
+def schema(of: Described = HANDLERS, *, of_newer: bool = True) -> Schema:
+    """Return the whole schema; a JSON text is valid if it is the first part.
 
     Unless it is to be that ``of_newer`` versions of plugind, too, there may be no other keys.
     """
-    parts = {name: {"$ref": f"#/$defs/{form.__name__}"} for name, form in PARTS.items() if is_typeddict(form)}
     forms = {
-        each.__name__: _object(each, closed=name in POSTED or not of_newer)
-        for name, form in PARTS.items()
+        each.__name__: _object(each, closed=name in of.posted or not of_newer)
+        for name, form in of.parts.items()
         for each in _forms_in(form)
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "What plugind and a handler in another process say to each other: docs/remote-handlers.md",
-        "$ref": "#/$defs/line",
-        "$defs": {"line": {"description": _LINE, **_schema_of(PARTS["line"])}, **parts, **dict(sorted(forms.items()))},
+        "title": of.title,
+        "$ref": f"#/$defs/{next(iter(of.parts))}",
+        "$defs": {name: _schema_of(form) for name, form in of.parts.items()} | dict(sorted(forms.items())),
     }
 
 
@@ -103,33 +124,35 @@ def _schema_of(kind: Any) -> Schema:
             return {"type": _PLAIN[kind]}
 
 
-def check(part: str, content: object, *, of_newer: bool = False) -> None:
+def check(part: str, content: object, of: Described = HANDLERS, *, of_newer: bool = False) -> None:
     """Check that what was said is a valid ``part``.
 
     Raises:
       jsonschema.ValidationError: if it is not.
     """
-    _validator(part, of_newer=of_newer).validate(content)
+    _validator(part, of, of_newer=of_newer).validate(content)
 
 
 @cache
-def _validator(part: str, *, of_newer: bool) -> Any:
-    return jsonschema.Draft202012Validator({**schema(of_newer=of_newer), "$ref": f"#/$defs/{part}"})
+def _validator(part: str, of: Described, *, of_newer: bool) -> Any:
+    return jsonschema.Draft202012Validator({**schema(of, of_newer=of_newer), "$ref": f"#/$defs/{part}"})
 
 
-def text() -> str:
+def text(of: Described) -> str:
     """Return the text of the file."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return json.dumps(schema(of), indent=2) + "\n"
 
 
 def main() -> None:
-    """Print the schema, or write it."""
+    """Print the schemas, or write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"write {PATH.name} into the package")
-    if parser.parse_args().write:
-        PATH.write_text(text())
-    else:
-        print(text(), end="")
+    parser.add_argument("--write", action="store_true", help="write the files into the package")
+    write = parser.parse_args().write
+    for of in (HANDLERS, INVENTORY):
+        if write:
+            of.path.write_text(text(of))
+        else:
+            print(text(of), end="")
 
 
 if __name__ == "__main__":
