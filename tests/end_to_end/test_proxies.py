@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ import trio
 from plugind.actors.status.api import REQUESTS
 from plugind.tests.actors.status.page.events import Browser
 from plugind.tests.end_to_end.packages import program
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, finish, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, finish, plugin_process, run
 from plugind.tests.end_to_end.test_page_command import fake
 from plugind.tests.end_to_end.test_service_unit import analyze
 
@@ -109,12 +110,11 @@ class Proxy:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that others can pass, with certificates, a token and an inventory."""
+    """A directory that others can pass, with certificates."""
     with tempfile.TemporaryDirectory() as directory:
         made = Path(directory)
         made.chmod(0o711)
         make_certificates(made)
-        (made / f"{os.uname().nodename}.json").write_text('{"node": "node-7"}')
         yield made
 
 
@@ -206,6 +206,9 @@ async def scene(place: Path, proxy: Starting) -> AsyncIterator[tuple[Daemon, Pro
     """A daemon whose readers are the group of the proxy, its page for that group, and the proxy."""
     with daemon(place, "--status-group", str(NOBODY)) as node:
         await node.ready()
+        # What the timer does.
+        inventory = await trio.to_thread.run_sync(partial(run, "inventory", "--node", "node-7", status=node.status))
+        (place / f"{os.uname().nodename}.json").write_text(inventory.out)
         page = [*PLUGIND, "page", "--socket", str(place / "page.sock"), "--status", node.status]
         group = ["setpriv", f"--regid={NOBODY}", "--clear-groups"]
         async with plugin_process([*group, *page, "--answer-timeout", str(DEADLINE)]) as started:
@@ -224,7 +227,7 @@ async def test_clients_with_a_certificate_or_a_token_get_what_is_listed_and_all_
     async with scene(place, proxy) as (node, served):
         shown = {
             "/metrics": b"# TYPE plugind_",
-            "/inventory": b'{"node": "node-7"}',
+            "/inventory": b'{"node": "node-7", "time": ',
             "/": b"<!doctype html>",
             "/devices": b'"resources"',
             f"/plugin?socket={node.root}/none.sock": b"none.sock",
@@ -286,6 +289,7 @@ def state(tables: Mapping[str, Any], path: Path) -> object:
 
 
 async def test_caddy_takes_a_new_token_by_a_reload_and_serves_no_port_for_that(place: Path) -> None:
+    (place / f"{os.uname().nodename}.json").write_text("{}")
     with caddy(place) as served:
         assert served.status("/inventory", headers={"Authorization": "Bearer new"}) == 401
         (place / "tokens").write_text('"Bearer new" known\n')
@@ -296,7 +300,10 @@ async def test_caddy_takes_a_new_token_by_a_reload_and_serves_no_port_for_that(p
         assert served.status("/inventory", headers=BEARER) == 401
 
 
-@pytest.mark.parametrize(("unit", "most"), [("plugind-page", 0.7), ("plugind", 1.0), ("nginx", 2.7), ("caddy", 1.5)])
+@pytest.mark.parametrize(
+    ("unit", "most"),
+    [("plugind-page", 0.7), ("plugind", 1.0), ("plugind-inventory", 9.6), ("nginx", 2.7), ("caddy", 1.5)],
+)
 def test_systemd_finds_no_fault_with_the_units(unit: str, most: float, tmp_path: Path) -> None:
     """The units of the proxies are those of Debian's packages."""
     shutil.copytree(PROXY, tmp_path, dirs_exist_ok=True)
@@ -304,8 +311,9 @@ def test_systemd_finds_no_fault_with_the_units(unit: str, most: float, tmp_path:
     if unit in ("nginx", "caddy"):
         program(unit)
         shutil.copy(f"/lib/systemd/system/{unit}.service", file)
-    elif unit == "plugind":
-        shutil.copy(REPOSITORY / "deploy/systemd/plugind.service", file)
+    elif unit != "plugind-page":
+        (own,) = (REPOSITORY / "deploy/systemd").glob(f"**/{unit}.service")
+        shutil.copy(own, file)
     file.write_text(file.read_text().replace("/usr/bin/plugind", sys.executable))
     done = analyze("verify", "--recursive-errors=no", "--man=no", str(file))
     assert (done.returncode, [line for line in done.stderr.splitlines() if unit in line]) == (0, [])
