@@ -149,7 +149,7 @@ async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(t
             assert generations == {said["generation"]}
             node.process.send_signal(signal.SIGTERM)
             with trio.fail_after(DEADLINE):
-                assert await watch.process.wait() == 0
+                assert await watch.process.wait() == 69
         assert await node.ended() == 0
 
 

@@ -134,11 +134,12 @@ def test_readers_may_ask_whatever_changes_nothing() -> None:
         assert not changes_nothing(HttpRequest(method, "/plugins", {}, b""))
 
 
-def test_other_users_see_devices_and_leases_and_nothing_else() -> None:
+def test_other_users_see_devices_leases_and_their_history_and_nothing_else() -> None:
+    parts = "/v1/devices", "/v1/leases", "/v1/history"
     asked = set()
     for line in REQUESTS:
         method, path = line.split()
         if is_for_lease_users(HttpRequest(method, path, {}, b"")):
             asked.add(line)
-    assert asked == {line for line in REQUESTS if "/v1/devices" in line or "/v1/leases" in line}
+    assert asked == {line for line in REQUESTS if any(part in line for part in parts)}
     assert not is_for_lease_users(HttpRequest("GET", "/v1/devicesx", {}, b""))
