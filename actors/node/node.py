@@ -196,6 +196,8 @@ class Node:
         # A node without a status socket reserves no descriptors for clients.
         self._reserve = DescriptorReserve(RESERVED if self.status_socket is not None else 0)
         self._metrics_port = wiring.metrics_port_of(config, self._log)
+        # Shared by all restarts, so that a crash of the status actor does not end the streams of changes.
+        self._status_memory = status.Memory()
         self._run_status = partial(
             status.run,
             attrs.evolve(
@@ -213,8 +215,7 @@ class Node:
             inbox=self.status,
             reconciler=to_reconciler,
             log=self._log,
-            # Shared by all restarts, so that a crash of the status actor does not end the streams of changes.
-            memory=status.Memory(),
+            memory=self._status_memory,
             health=self.inboxes.check,
             reserve=self._reserve,
             devices=self.devices.inbox,
@@ -383,6 +384,8 @@ class Node:
     async def _stop(self) -> None:
         """Stop in reverse order; what is in flight is rolled back after half of the grace (fault 87)."""
         grace = self.config.timeouts.stop_grace
+        # Before any plugin is left: who asks for a lease is told to ask again.
+        self._status_memory.stopping.set()
         # Before any registration ends, since a follow has nothing to follow then.
         self.links.cancel_all()
         for message in (StopAsked(self.config.deregister_at_stop), StopForced()):

@@ -85,6 +85,8 @@ class LeaseConnections:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int]
     unsent: Unsent
+    #: Set when the node begins to stop: plugins are not asked from then on, and the next daemon can ask them.
+    stopping: trio.Event
     _replies: set[Told] = attrs.field(factory=set)
     _owned: set[_Owned] = attrs.field(factory=set)
     _ending: trio.Event = attrs.field(factory=trio.Event)
@@ -125,6 +127,8 @@ class LeaseConnections:
             self._replies.discard(told)
         if isinstance(said, Lease):
             await send(self._line(said))
+        elif self._is_of_stop(said):
+            await send(json.dumps({"error": _STOPPING}).encode() + b"\n")
         else:
             await send(json.dumps(failure_to_json(said, self.boottime())).encode() + b"\n")
 
@@ -146,7 +150,7 @@ class LeaseConnections:
         )
 
     async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], HttpResponse]) -> HttpResponse:
-        if self._ending.is_set():
+        if self._ending.is_set() or self.stopping.is_set():
             return problem(503, _STOPPING)
         told = Told()
         self._replies.add(told)
@@ -162,6 +166,8 @@ class LeaseConnections:
             case InLine():
                 write = self.unsent.counted(partial(self._write_places, first, told))
                 return HttpResponse(202, JSON_LINES, write=write, endless=True)
+            case Failure() if self._is_of_stop(first):
+                return problem(503, _STOPPING)
             case Failure():
                 return failed(first, self.boottime())
             case Lease():
@@ -171,6 +177,10 @@ class LeaseConnections:
                 return answered
             case _:
                 assert_never(first)
+
+    def _is_of_stop(self, failure: Failure) -> bool:
+        """Whether a plugin may not have been asked because the node stops."""
+        return failure.problem is Problem.REFUSED and self.stopping.is_set()
 
     async def _write_owned(self, owned: _Owned, pause: float | None, send: Send) -> None:
         self._owned.add(owned)

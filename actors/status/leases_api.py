@@ -101,13 +101,15 @@ class LeasesApi:
     #: ``CLOCK_BOOTTIME`` in nanoseconds.
     boottime: Callable[[], int] = _boottime
     unsent: Unsent = attrs.field(factory=Unsent)
+    #: Set when the node begins to stop.
+    stopping: trio.Event = attrs.field(factory=trio.Event)
     _allocations: LeaseConnections | None = attrs.field(init=False, default=None)
     _watches: OpenWatches = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._watches = OpenWatches(self.unsent)
         if self.leases is not None:
-            self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent)
+            self._allocations = LeaseConnections(self.leases, self.boottime, self.unsent, self.stopping)
 
     @property
     def _connections(self) -> LeaseConnections:

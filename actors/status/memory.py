@@ -120,6 +120,8 @@ class Memory:
     #: The last reload; None if there was none.
     configuration: ConfigurationRead | None = None
     refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
+    #: Set when the node begins to stop. Plugins are not asked from then on.
+    stopping: trio.Event = attrs.field(factory=trio.Event)
 
     def expected(self, config: StatusConfig) -> ExpectationChanged:
         """Return the expected plugins and devices."""

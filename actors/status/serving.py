@@ -68,7 +68,7 @@ def served(
 ) -> ServedRoutes:
     """Return the server of the status socket and the metrics port; see :func:`~plugind.actors.status.actor.run`."""
     unsent = Unsent(config.http.unsent)
-    leases_api = LeasesApi(config.wall, leases, unsent=unsent)
+    leases_api = LeasesApi(config.wall, leases, unsent=unsent, stopping=memory.stopping)
     devices_api = DevicesApi(config.wall, devices, memory.refused_calls, config.observes, unsent, leases_api.snapshot)
     users, allowed = config.lease_users, frozenset({0, os.geteuid()})
     handlers = None if remote is None else lambda: HandlersApi(remote(), allowed, memory.metrics)

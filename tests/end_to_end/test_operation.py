@@ -175,7 +175,9 @@ async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceb
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_stop_waits_for(tmp_path: Path) -> None:
+async def test_during_a_stop_sighup_changes_nothing_sigusr1_shows_what_it_waits_for_and_nothing_is_leased(
+    tmp_path: Path,
+) -> None:
     """Fault 87: a plugin hangs, so that the stop would take half of the grace. It is killed when all is seen."""
     path = tmp_path / "root" / "hangs.sock"
     path.parent.mkdir()
@@ -193,6 +195,9 @@ async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_s
             node.process.send_signal(signal.SIGUSR1)
             await node.logged("states")
             assert [(line["socket"], line["state"]) for line in node.about("state")] == [(str(path), "notifying")]
+            asked = json.dumps({"resources": {"example.com/hangs": 1}, "owner": {"kind": "none"}}).encode()
+            status, said = await node.get("/v1/leases", method="POST", body=asked)
+            assert (status, json.loads(said)) == (503, {"error": "plugind is about to stop: ask again"})
             await plugin.end(signal.SIGKILL)
             assert await node.ended() == 0
 

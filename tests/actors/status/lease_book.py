@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
+from plugind.actors.devices.calls import NOT_FOLLOWED
 from plugind.actors.leases.memory import LeasesMemory
 from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
@@ -32,6 +33,8 @@ class BookActor:
         self.book = Book(self, sources)
         #: Whether it takes no message, as one that hangs.
         self.hangs = False
+        #: Whether the plugin is not asked, because nothing follows it any more.
+        self.refuses = False
         self.messages: list[m.LeasesMessage] = []
         self._subscribers: list[Address[m.LeasesViewMessage]] = []
         self._memory = LeasesMemory()
@@ -87,6 +90,8 @@ class BookActor:
                     effect.progress.send_nowait(effect.place)
                 case e.Write(awaited=True):
                     self._inbox.append(m.Saved(effect.number))
+                case e.CallPlugin(call=m.AllocateAsked() as call) if self.refuses:
+                    self._inbox.append(m.AllocationRefused(call.lease, call.resource, NOT_FOLLOWED))
                 case e.CallPlugin(call=m.AllocateAsked() as call):
                     self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25, uid=0))
                 case e.Failed():

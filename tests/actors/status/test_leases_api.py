@@ -463,6 +463,26 @@ async def test_waiting_ends_when_plugind_stops(autojump_clock: MockClock) -> Non
         assert (await daemon.post())[0] == 503
 
 
+async def test_a_node_that_begins_to_stop_gives_out_nothing_and_is_to_be_asked_again(autojump_clock: MockClock) -> None:
+    """Plugins are not asked from then on, which is no refusal of theirs."""
+    stopping = {"error": "plugind is about to stop: ask again"}
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="first")
+        waiting = [await daemon.wait(query) for query in ("", "?progress")]
+        daemon.leases.refuses = True
+        daemon.api.leases.stopping.set()
+        await daemon.ask("DELETE", "/v1/leases/first")
+        assert await waiting[0].answer() == (503, stopping)
+        assert (await waiting[1].lines())[-1] == stopping
+        assert await daemon.post() == (503, stopping)
+
+
+async def test_a_plugin_that_is_not_followed_is_no_reason_to_ask_again_before_a_stop(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        daemon.leases.refuses = True
+        assert (await daemon.post())[0] == 502
+
+
 # --- connections that own a lease -------------------------------------------------------------------------------------
 
 CONNECTION: dict[str, object] = {"kind": "connection"}
