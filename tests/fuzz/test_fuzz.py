@@ -186,6 +186,11 @@ def test_a_recovery_that_was_not_written_in_time_is_in_force_after_a_restart() -
     assert simulate(7470020, events=200, only=only).violations == ()
 
 
+def test_an_operator_asks_again_for_a_recovery_that_was_not_written_in_time() -> None:
+    only = (189, 191, 198, 199, 439, 443, 444, 533)
+    assert simulate(7534356, events=200, only=only).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)
