@@ -29,7 +29,10 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import plugind.actors.http.server
+import plugind.actors.io.history_file
+import plugind.actors.io.notice_file
 import plugind.actors.io.state_database
+import plugind.actors.leases.history
 import plugind.actors.status.exposition  # noqa: F401 - so that forks have all of these, which users may not read
 from plugind.actors.console import run
 from plugind.actors.console.commands import main
