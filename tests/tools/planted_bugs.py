@@ -664,7 +664,7 @@ NEW = (
     Planted(lease_bugs.ignore_the_ends_of_owners, "freed", 20, (480,)),
     Planted(lease_bugs.let_them_wait_for_ever, "asked", 4, (526, 527, 529)),
     Planted(lease_bugs.keep_leases_over_a_boot, "boot", 21, (523, 531, 532)),
-    Planted(lease_bugs.free_what_was_lost, "withheld", 124, (475, 497, 521, 529)),
+    Planted(lease_bugs.free_what_was_lost, "withheld", 132, (430, 433, 434, 503, 504, 505)),
     Planted(lease_bugs.give_devices_twice, "twice", 4, (520, 531, 533)),
     Planted(lease_bugs.withhold_what_was_refused, "refused", 85, (512, 514, 516)),
     Planted(lease_bugs.give_unhealthy_devices, "unwell", 4, (472, 509, 511)),
