@@ -133,7 +133,7 @@ async def test_a_user_who_may_only_lease_is_shown_devices_and_leases() -> None:
             async with page(node.status, by=by) as shown:
                 await shown.until(lambda tables: "bench" in tables.get("leases", {}))
                 await shown.until(lambda tables: "lab/null" in tables.get("resources", {}))
-                await shown.until(lambda tables: tables["node"].get("plugins", {}).get("state") == "forbidden")
+                await shown.until(lambda tables: tables.get("node", {}).get("plugins", {}).get("state") == "forbidden")
                 lease = shown.browser.tables["leases"]["bench"]
                 assert (lease["whose"], lease["for"], lease["devices"]) == ("root", "bench", {"lab/null": ["n2"]})
                 assert shown.browser.tables["node"].get("health") is None
