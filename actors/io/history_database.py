@@ -108,16 +108,8 @@ class HistoryDatabase:
         self._path = None if path == ":memory:" else path
         uri = path if path == ":memory:" else f"file:{quote(os.fsencode(path))}"
         self._database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
-        try:
+        with state_database.closed_on_error(self._database):
             self._prepare()
-        except sqlite3.DatabaseError as error:
-            self.close()
-            if state_database.is_damaged(error):
-                raise state_database.NotUsableError(f"it is damaged: {error}") from error
-            raise
-        except BaseException:
-            self.close()
-            raise
 
     def _check_room(self) -> None:
         """Check that there is more room than the state may need, which comes first.

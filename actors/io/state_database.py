@@ -190,9 +190,21 @@ def _keep_in_memory(database: sqlite3.Connection) -> None:
 def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
     uri = f"file:{quote(os.fsencode(path))}{options}"
     database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
-    try:
+    with closed_on_error(database):
         prepare(database)
         check(database, APPLICATION_ID, VERSION)
+    return database
+
+
+@contextmanager
+def closed_on_error(database: sqlite3.Connection) -> Iterator[None]:
+    """Close a database whose preparation fails, or is interrupted.
+
+    Raises:
+      NotUsableError: if it is damaged.
+    """
+    try:
+        yield
     except sqlite3.DatabaseError as error:
         database.close()
         if is_damaged(error):
@@ -201,7 +213,6 @@ def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], Non
     except BaseException:
         database.close()
         raise
-    return database
 
 
 def check(database: sqlite3.Connection, ours: int, known: int) -> None:
