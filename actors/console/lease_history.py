@@ -5,18 +5,32 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from ...protocol.leases.history import Gap, History, HistoryQuery, HistoryRow, UsageAnswer, gap_to_json, row_to_json
+from ...protocol.leases.history import (
+    PATH,
+    Gap,
+    History,
+    HistoryQuery,
+    HistoryRow,
+    UsageAnswer,
+    gap_to_json,
+    history_from_json,
+    parameters_of,
+    row_to_json,
+)
 from ...protocol.status.json import Json
-from ..client.lease_calls import lease_history
+from ..client.calls import ClientRequest
+from ..client.lease_calls import quoted
 from ..client.reaching import ANSWER_TIMEOUT
 from ..client.transport import asked
 from .ending import EXIT_OK, complain, say
 from .lease_words import user
 from .phrases import duration, text, time_of_day
 from .table import fitting, shortened, table_width
+
+T = TypeVar("T")
 
 _COLUMNS: Final = (
     *("RESOURCE", "DEVICE", "USER", "LEASE", "GRANTED", "ENDED", "HELD", "OWNER", "POOL", "LABELS", "REASON"),
@@ -29,9 +43,16 @@ def show_history(path: str, args: argparse.Namespace) -> int:
     """Print who had which devices; return the exit code."""
     since, until = (args.at, args.at) if args.at is not None else (args.since, args.until)
     query = HistoryQuery(args.device, args.resource, args.user, since, until)
-    found, now = asked(path, lease_history(query), timeout=TIMEOUT), time.time()
+    found, now = asked(path, history_call(PATH, query, history_from_json), timeout=TIMEOUT), time.time()
     rows = ({**row_to_json(row, now), "user": user(row.uid)} for row in found.rows)
     return print_found(found, args.output, {}, "rows", rows, CSV_COLUMNS, lines(found, now, table_width(args)))
+
+
+def history_call(path: str, query: HistoryQuery, read: Callable[[Any], T], **more: str) -> ClientRequest[T]:
+    """Return what asks the history for what a query chooses, with ``more`` parameters."""
+    pairs = {**parameters_of(query), **more}
+    words = "&".join(f"{key}={quoted(word)}" for key, word in pairs.items())
+    return ClientRequest("GET", f"{path}?{words}" if words else path, read)
 
 
 def print_found(

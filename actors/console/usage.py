@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from ...protocol.leases.history import (
     LABEL,
     RESOURCE,
+    USAGE_PATH,
     USER,
     HistoryQuery,
     Usage,
     UsageAnswer,
+    usage_from_json,
     usage_to_json,
 )
 from ...protocol.status.json import Json
 from ..client.errors import ClientError
-from ..client.lease_calls import lease_usage
 from ..client.transport import asked
 from .lease_failures import fail
-from .lease_history import TIMEOUT, notes, print_found
+from .lease_history import TIMEOUT, history_call, notes, print_found
 from .lease_words import add_period_arguments, user
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     """Print for how long devices were held; return the exit code."""
     query = HistoryQuery(None, args.resource, args.user, past(_SINCE) if args.since is None else args.since, args.until)
     try:
-        found = asked(status_path(args), lease_usage(args.by, query), timeout=TIMEOUT)
+        call = history_call(USAGE_PATH, query, usage_from_json, by=args.by)
+        found = asked(status_path(args), call, timeout=TIMEOUT)
     except ClientError as error:
         return fail(error, args.output)
     sums = (_to_json(usage, args.by) for usage in found.usage)
@@ -85,12 +87,8 @@ def lines(found: UsageAnswer, by: str, query: HistoryQuery, now: float, width: i
     for usage in found.usage:
         key = user(usage.key) if isinstance(usage.key, int) else text(usage.key)
         rows.append((key, f"{usage.seconds / 3600:.2f}", str(usage.leases)))
-
-    def table(_: int) -> Sequence[Sequence[str]]:
-        return rows
-
     if found.usage:
-        yield from fitting(table, width, ("LEASES",), ())
+        yield from fitting(lambda _: rows, width, ("LEASES",), ())
     until = "now" if query.until is None else time_of_day(query.until, now)
     since = "the first lease" if query.since is None else time_of_day(query.since, now)
     yield f"{'no leases, ' if not found.usage else ''}from {since} until {until}"
