@@ -104,7 +104,7 @@ def _clean(library: Path) -> None:
 def _write_service(root: Path) -> None:
     """Write the unit, and the drop-ins where an operator links to them."""
     for name, text in files("/usr/bin/plugind", drop_ins()).items():
-        place = "usr/share/plugind" if name.startswith(DROP_INS) else "lib/systemd/system"
+        place = "usr/share/plugind" if name.startswith(DROP_INS) else "usr/lib/systemd/system"
         _write(root / place / name, text)
 
 

@@ -45,7 +45,7 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
     others = [f"/usr/share/plugind/plugind.service.d/{name}.conf" for name in drop_ins()]
     expected = [
         "/etc/plugind/plugind.toml",
-        "/lib/systemd/system/plugind.service",
+        "/usr/lib/systemd/system/plugind.service",
         "/usr/share/man/man1/plugind.1.gz",
         "/usr/share/man/man5/plugind.toml.5.gz",
         "/usr/share/bash-completion/completions/plugind",
