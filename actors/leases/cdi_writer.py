@@ -3,9 +3,9 @@
 Several accesses are made at once, but one for each file and one for leases of the same resources: a look at device
 nodes that hangs delays the leases of that plugin alone. A write is answered within :data:`DEADLINE` seconds; a file
 that is written later is removed, because whoever asked for it was told that there is none. That of a lease which was
-held before the daemon started is written however late, also after a crash amid its writing, since its container may be
-about to start. A removal that fails is tried again until it succeeds. Until then a container engine finds the device,
-and the hook keeps the container from starting.
+held before the daemon started is written however late, also after a crash amid its writing, and again until that
+succeeds, since its container may be about to start. A removal that fails is tried again, too. Until it succeeds, a
+container engine finds the device, and the hook keeps the container from starting.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Collection
+from operator import itemgetter
 from typing import Protocol
 
 import attrs
@@ -91,12 +92,12 @@ class CdiWriter:
         self._waiting: dict[str, Lease | None] = {}
         #: What is written or removed now, likewise.
         self._under_way: dict[str, Lease | None] = {}
-        #: The names of removals that have failed, and when they are tried again if there is nothing else to do.
-        self._failed: set[str] = set()
+        #: What has failed and is tried again if there is nothing else to do, likewise.
+        self._failed: dict[str, Lease | None] = {}
         #: What to leave of the files of an earlier daemon; None if that was done, or is not known yet.
         self._keep: Collection[str] | None = None
         self._retry_at = 0.0
-        self._failed_tries = 0
+        self._failed_rounds = 0
         #: The writes that are not answered, by name, and when each is to be answered.
         self._unanswered: dict[str, tuple[int, Lease]] = {}
         self._due: TimedQueue[tuple[str, int]] = TimedQueue()
@@ -123,7 +124,7 @@ class CdiWriter:
         self._ask(name, None)
 
     def _ask(self, name: str, lease: Lease | None) -> None:
-        self._failed.discard(name)
+        self._failed.pop(name, None)
         self._waiting.pop(name, None)
         self._waiting[name] = lease
         self._wake.set()
@@ -166,8 +167,9 @@ class CdiWriter:
             with trio.move_on_at(self._retry_at if self._failed else math.inf) as scope:
                 await self._wake.wait()
             if scope.cancelled_caught:
-                for name in sorted(self._failed):
-                    self._ask(name, None)
+                self._failed_rounds += 1
+                for name, lease in sorted(self._failed.items(), key=itemgetter(0)):
+                    self._ask(name, lease)
 
     def _next(self) -> str | None:
         """Return what was asked for first of that which may begin now."""
@@ -188,6 +190,8 @@ class CdiWriter:
         self._wake.set()
         if failure is None:
             self._report.recover()
+            if not self._failed:
+                self._failed_rounds = 0
         if lease is None:
             self._settle_removal(name, failure)
         else:
@@ -206,29 +210,29 @@ class CdiWriter:
             self._answer(name, "plugind has stopped amid the writing of its CDI file")
 
     def _settle_write(self, name: str, lease: Lease, failure: str | None) -> None:
+        is_held, is_newest = lease.state is LeaseState.HELD, name not in self._waiting
         if self._awaits(name, lease):
             self._answer(name, failure)
-        elif name not in self._waiting:
-            self._settle_late(name, lease, failure)
-
-    def _settle_late(self, name: str, lease: Lease, failure: str | None) -> None:
-        if lease.state is not LeaseState.HELD:
+        elif is_newest and not is_held:
             self._ask(name, None)
-        elif failure is None:
+        elif is_newest and failure is None:
             self._reply.send_nowait(FileWritten(lease.id, None))
+        if is_newest and is_held and failure is not None:
+            self._try_later(name, lease)
 
     def _awaits(self, name: str, lease: Lease) -> bool:
         return name in self._unanswered and self._unanswered[name][1] is lease
 
     def _settle_removal(self, name: str, failure: str | None) -> None:
         if failure is None:
-            self._failed_tries = 0
             return
         self._report.fail(failure)
         if name not in self._waiting:
-            self._failed_tries += 1
-            self._failed.add(name)
-            self._retry_at = trio.current_time() + PAUSES.delay(self._failed_tries)
+            self._try_later(name, None)
+
+    def _try_later(self, name: str, lease: Lease | None) -> None:
+        self._failed[name] = lease
+        self._retry_at = trio.current_time() + PAUSES.delay(self._failed_rounds + 1)
 
     def _answer(self, name: str, error: str | None = None) -> None:
         _, lease = self._unanswered.pop(name)

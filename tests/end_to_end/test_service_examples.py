@@ -188,7 +188,9 @@ async def test_a_service_does_not_start_without_plugind(tmp_path: Path) -> None:
     with daemon(tmp_path) as absent:
         pass
     node = Node(absent, FakeDevices())
-    unit, process = service("leased-unit", node, tmp_path / "a"), service("leased-process", node, tmp_path / "b")
+    patience = {"--wait 60": "--wait 0.5"}
+    unit = service("leased-unit", node, tmp_path / "a", **patience)
+    process = service("leased-process", node, tmp_path / "b", **patience)
     assert await trio.to_thread.run_sync(unit.do, "ExecStartPre") == [69]
     assert await trio.to_thread.run_sync(process.do, "ExecStart") == [125]
     # systemd runs it after a start that has failed, too, and then says that it has failed.

@@ -191,6 +191,11 @@ def test_an_operator_asks_again_for_a_recovery_that_was_not_written_in_time() ->
     assert simulate(7534356, events=200, only=only).violations == ()
 
 
+def test_the_file_of_a_held_lease_that_could_not_be_written_at_the_start_is_written_later() -> None:
+    only = (13, 16, 35, 430, 445, 478, 499, 503, 507, 534)
+    assert simulate(7552188, events=200, only=only).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)

@@ -198,6 +198,24 @@ async def test_the_file_of_a_lease_from_before_the_start_is_written_however_late
     assert set(store.files) == {"a", "b"}
 
 
+async def test_the_file_of_a_held_lease_that_cannot_be_written_is_tried_again_until_it_is_there(
+    autojump_clock: MockClock,
+) -> None:
+    """Its container may be about to start (seed 7552188). A lease that ends meanwhile gets none."""
+    store, full = SlowStore(), "no space left"
+    store.failures = [full, full, full, full, None]
+    async with running(store) as (writer, replies):
+        for name in "ab":
+            writer.write(lease(name).moved(LeaseState.HELD))
+        await trio.sleep(2.5)
+        writer.remove("b")
+        await trio.sleep(30.0)
+    failures = [(0.0, FileWritten("lease-a", full)), (0.0, FileWritten("lease-b", full))]
+    assert replies.received == [*failures, (3.0, FileWritten("lease-a"))]
+    assert [(time, call, name) for time, call, name in store.calls if name == "b"][-1] == (2.5, "remove", "b")
+    assert set(store.files) == {"a"}
+
+
 async def test_a_lease_that_ends_before_its_file_is_written_has_none(autojump_clock: MockClock) -> None:
     store = SlowStore()
     store.takes = 1.0
