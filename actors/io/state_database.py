@@ -48,7 +48,7 @@ _LEASE_PAGES = 13
 #: The number of pages in the journal before they are moved into the file, for which the disk is synchronized three
 #: times. It must stay small: the pages that are moved may need the space that the journal takes.
 _JOURNAL_PAGES = 64
-#: The same with less than ``_SCARCE`` free bytes.
+#: The same with less than ``_SCARCE`` free bytes, and after a failed write.
 _JOURNAL_PAGES_IF_SCARCE = 16
 _SCARCE = 1 << 20
 
@@ -173,6 +173,12 @@ def _empty_journal(database: sqlite3.Connection) -> None:
     """
     with suppress(sqlite3.OperationalError):
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _give_up_journal(database: sqlite3.Connection) -> None:
+    """Give the space of the journal to the next try, and keep it small from now on."""
+    database.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES_IF_SCARCE}")
+    _empty_journal(database)
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
@@ -368,7 +374,7 @@ def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boo
         with _lasting(database) if resources else nullcontext():
             conflicts = iter(_write_all(database, [group for group in groups if group], now, boot))
     except sqlite3.OperationalError:
-        _empty_journal(database)  # Gives its space to the next try.
+        _give_up_journal(database)
         raise
     return [next(conflicts) if group else None for group in groups]
 
@@ -380,7 +386,7 @@ def size_of(groups: Sequence[Group]) -> int:
 
 
 def try_room(database: sqlite3.Connection, size: int) -> None:
-    """Write and remove as much as a lease with texts of ``size`` takes.
+    """Write and remove as much as a lease with texts of ``size`` takes, and free that space for the lease.
 
     Raises:
       sqlite3.Error: if that is not possible now.
@@ -389,8 +395,9 @@ def try_room(database: sqlite3.Connection, size: int) -> None:
         text = os.urandom((_LEASE_PAGES * _PAGE + size) // 2).hex()
         database.execute("INSERT OR REPLACE INTO meta VALUES('room', ?)", (text,))
         database.execute("DELETE FROM meta WHERE key = 'room'")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.OperationalError:
-        _empty_journal(database)  # As above.
+        _give_up_journal(database)
         raise
 
 
