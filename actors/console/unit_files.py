@@ -74,6 +74,9 @@ ProtectHostname=yes
 ProtectKernelLogs=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
+# In a container of systemd-nspawn, ProtectControlGroups= and ProtectKernelTunables= show the boot id of the host, and
+# leases need that of the container. A bind of the file alone fails there.
+BindReadOnlyPaths=-/proc/sys/kernel/random
 KeyringMode=private
 LockPersonality=yes
 MemoryDenyWriteExecute=yes
