@@ -349,7 +349,8 @@ def test_leases_end_with_the_boot_of_the_machine_and_not_with_the_boot_id_that_t
     with booted(tmp_path / "second", binds, kept) as machine:
         start_with_a_device(machine)
         assert machine.run(PLUGIND, "leases").stdout == "no leases\n"
-        assert lines_about_leases(machine) == [("lease has ended", "bench"), ("lease has ended", "holder")]
+        # The other owner ended in the shutdown, before plugind or after.
+        assert lines_about_leases(machine).count(("lease has ended", "bench")) == 1
 
 
 def start_with_a_device(machine: Machine) -> None:
