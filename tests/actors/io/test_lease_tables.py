@@ -35,6 +35,7 @@ from plugind.protocol.leases.values import (
     LeaseState,
     NoOwner,
     Owner,
+    ProcessIdentity,
     ProcessOwner,
     Request,
     TimeOwner,
@@ -242,8 +243,13 @@ async def test_leases_of_another_boot_are_gone(tmp_path: Path) -> None:
     after.close()
 
 
-OWN = identity_of(os.getpid())
-assert OWN is not None
+def this_process() -> ProcessIdentity:
+    found = identity_of(os.getpid())
+    assert found is not None
+    return found
+
+
+OWN = this_process()
 EARLIER = attrs.evolve(OWN, start_ticks=OWN.start_ticks - 1)
 
 
