@@ -85,6 +85,14 @@ def set_aside(path: str) -> None:
             os.replace(path + suffix, f"{path}.bad{suffix}")
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """Return which file is at ``path``; None if there is none."""
+    with suppress(FileNotFoundError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
+
+
 def make_file(path: str) -> None:
     """Make the file with the right mode. Do not open an existing one, since closing it would end SQLite's lock.
 
@@ -190,23 +198,27 @@ def _keep_in_memory(database: sqlite3.Connection) -> None:
 
 
 def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
-    uri = f"file:{quote(os.fsencode(path))}{options}"
-    database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
-    with closed_on_error(database):
+    with closed_on_error(connected(path, options)) as database:
         prepare(database)
         check(database, APPLICATION_ID, VERSION)
     return database
 
 
+def connected(path: str, options: str = "") -> sqlite3.Connection:
+    """Connect to the database at ``path``. Statements that are not in a transaction are one each; nothing waits."""
+    uri = f"file:{quote(os.fsencode(path))}{options}"
+    return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
+
+
 @contextmanager
-def closed_on_error(database: sqlite3.Connection) -> Iterator[None]:
+def closed_on_error(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Close a database whose preparation fails, or is interrupted.
 
     Raises:
       NotUsableError: if it is damaged.
     """
     try:
-        yield
+        yield database
     except sqlite3.DatabaseError as error:
         database.close()
         if is_damaged(error):
@@ -223,7 +235,7 @@ def check(database: sqlite3.Connection, ours: int, known: int) -> None:
     Raises:
       NotUsableError: if not.
     """
-    application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
+    application, version = pragma(database, "application_id"), pragma(database, "user_version")
     if not application and not version and not has_tables(database):
         return  # A new file.
     if application != ours:
@@ -235,7 +247,8 @@ def check(database: sqlite3.Connection, ours: int, known: int) -> None:
         raise NotUsableError(f"it is damaged: {problems[0]}")
 
 
-def _pragma(database: sqlite3.Connection, name: str) -> int:
+def pragma(database: sqlite3.Connection, name: str) -> int:
+    """Return the number that a pragma has."""
     found: int = database.execute(f"PRAGMA {name}").fetchone()[0]
     return found
 
@@ -341,7 +354,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
 
 
 def _make_tables(database: sqlite3.Connection) -> None:
-    found = _pragma(database, "user_version")
+    found = pragma(database, "user_version")
     for version, statements in _TABLES.items():
         if version > found:
             for statement in statements:
