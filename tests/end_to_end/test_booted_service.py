@@ -323,7 +323,7 @@ def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp
 
 
 def test_leases_end_with_the_boot_of_the_machine_and_not_with_the_boot_id_that_the_service_sees(tmp_path: Path) -> None:
-    """The unit shows the service the boot id of the machine, which systemd hides; a drop-in shows that of the host."""
+    """The unit shows the service the boot id of the machine, which systemd 252 hides; a drop-in shows another one."""
     for name in ("plugind", "state"):
         (tmp_path / name).mkdir()
     binds, kept = {"/opt/plugind": staged(tmp_path / "plugind")}, {"/var/lib/plugind": tmp_path / "state"}
@@ -335,7 +335,9 @@ def test_leases_end_with_the_boot_of_the_machine_and_not_with_the_boot_id_that_t
         machine.run("systemd-run", "--unit=holder", *allocate, "--id=holder", "--", "sleep", "600")
         machine.run(*allocate, "--id=bench", "--until-release")
         machine.until(lambda: "holder  held" in machine.run(PLUGIND, "leases").stdout)
-        machine.write(f"{DROP_INS}/boot-id.conf", "[Service]\nBindReadOnlyPaths=\n")
+        machine.write("/run/boot-id", "4c9d5bcf-4b6f-4f0e-8a41-8d1d5c2a3a0b\n")
+        bind = f"BindReadOnlyPaths=\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n"
+        machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\n{bind}")
         machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "restart", "plugind")
         assert lines_about_leases(machine) == [("lease has ended", "bench"), ("leases of another boot are kept", None)]
