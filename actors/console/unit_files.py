@@ -76,6 +76,9 @@ ProtectHostname=yes
 ProtectKernelLogs=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
+# In a machine of systemd-nspawn, systemd 252 shows a service with ProtectControlGroups= or ProtectKernelTunables= the
+# boot id of the host, and leases need that of the machine. A bind of the file alone fails there.
+BindReadOnlyPaths=-/proc/sys/kernel/random
 KeyringMode=private
 LockPersonality=yes
 MemoryDenyWriteExecute=yes

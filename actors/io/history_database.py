@@ -27,6 +27,7 @@ from ...protocol.leases.history import (
     Usage,
     columns_of,
 )
+from ...protocol.leases.messages import REBOOTED
 from . import state_database
 
 #: Identifies our files: "plgh".
@@ -60,7 +61,6 @@ _INSTRUCTIONS: Final = 50_000
 
 BEGINS: Final = "the history begins then"
 NO_ROOM: Final = "they were deleted, since the file may not become larger"
-REBOOTED: Final = "the machine was started again"
 UNSEEN: Final = "plugind did not see the end"
 #: A row is written once more with its end; a grant that is written again changes nothing.
 _SAVE: Final = (

@@ -8,9 +8,13 @@ from __future__ import annotations
 import sqlite3
 from operator import attrgetter
 
+import attrs
+
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveDrain, SaveLease
-from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, device_rows_of, lease_of, row_of
-from ...protocol.leases.values import Lease
+from ...protocol.leases.messages import REBOOTED, Kept
+from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, RowError, device_rows_of, lease_of, row_of
+from ...protocol.leases.values import Lease, LeaseState, NoOwner, Request
+from .owner_processes import runs_since
 
 TABLES = (
     "CREATE TABLE lease(id TEXT PRIMARY KEY, cdi_name TEXT, uid INTEGER NOT NULL, pool TEXT,"
@@ -43,24 +47,67 @@ def exist(database: sqlite3.Connection) -> bool:
     return bool(database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'lease_device'").fetchone()[0])
 
 
-def read(database: sqlite3.Connection, boot_id: str) -> tuple[Lease, ...]:
-    """Return the leases that were written in the boot ``boot_id``, ordered by id.
+def read(database: sqlite3.Connection, boot_id: str) -> Kept:
+    """Return the leases of the boot ``boot_id`` and those that ended with another one, each ordered by id.
+
+    A lease of another boot whose owner runs is of this boot. The boot id that plugind sees can change without a reboot,
+    for example with a setting of the service in a container, and the owner still uses the devices. After a reboot, the
+    pid and the start of another process can hardly be the same; then devices are held until that process ends.
 
     Raises:
-      RowError: if a lease cannot be understood.
+      RowError: if a lease of this boot cannot be understood.
     """
     if not exist(database):
-        return ()
+        return Kept()
+    kept = [lease_of(row, devices) for row, devices in _rows(database, "boot_id = ?", boot_id)]
+    moved, ended = _other_boots(database, boot_id)
+    kept += [lease_of(attrs.evolve(row, boot_id=boot_id), devices) for row, devices in moved]
+    return Kept(tuple(sorted(kept, key=lambda lease: lease.id)), ended=ended, moved=len(moved))
+
+
+def _rows(database: sqlite3.Connection, where: str, boot_id: str) -> list[tuple[LeaseRow, DeviceRows]]:
+    """Return the rows of leases with their devices, ordered by id."""
     devices: dict[str, list[tuple[str, str]]] = {}
     for resource, device, lease in database.execute("SELECT resource, device, lease FROM lease_device ORDER BY rowid"):
         devices.setdefault(lease, []).append((resource, device))
-    rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM lease WHERE boot_id = ? ORDER BY id", (boot_id,))
-    return tuple(lease_of(row, tuple(devices.get(row.id, ()))) for row in (LeaseRow(*columns) for columns in rows))
+    found = database.execute(f"SELECT {', '.join(COLUMNS)} FROM lease WHERE {where} ORDER BY id", (boot_id,))
+    return [(row, tuple(devices.get(row.id, ()))) for row in (LeaseRow(*columns) for columns in found)]
 
 
-def end_other_boots(database: sqlite3.Connection, boot_id: str) -> None:
-    """Remove the leases of other boots, whose owners are gone."""
+def _other_boots(
+    database: sqlite3.Connection, boot_id: str
+) -> tuple[list[tuple[LeaseRow, DeviceRows]], tuple[Lease, ...]]:
+    """Return the leases of other boots whose owners run, and those that have ended."""
+    runs, ended = [], []
+    for row, devices in _rows(database, "boot_id <> ?", boot_id):
+        if row.pid is not None and row.start_ticks is not None and runs_since(row.pid, row.start_ticks):
+            runs.append((row, devices))
+        else:
+            ended.append(_ended(row, devices))
+    return runs, tuple(ended)
+
+
+def _ended(row: LeaseRow, devices: DeviceRows) -> Lease:
+    """Return a lease that has ended, for the log."""
+    try:
+        lease = lease_of(row, devices)
+    except RowError:  # It holds nothing any more, so it is no reason to set the file aside.
+        of_lease: dict[str, tuple[str, ...]] = {}
+        for resource, device in devices:
+            of_lease[resource] = (*of_lease.get(resource, ()), device)
+        lease = Lease(row.id, row.uid, Request(()), NoOwner(), LeaseState.HELD, row.created_unix, of_lease)
+    return attrs.evolve(lease, reason=REBOOTED)
+
+
+def end_other_boots(database: sqlite3.Connection, boot_id: str) -> Kept:
+    """Remove the leases of other boots, except for those whose owners run, which are of this boot from now on.
+
+    Return which have ended, and how many are of this boot now.
+    """
+    moved, ended = _other_boots(database, boot_id)
+    database.executemany("UPDATE lease SET boot_id = ? WHERE id = ?", [(boot_id, row.id) for row, _ in moved])
     database.execute("DELETE FROM lease WHERE boot_id <> ?", (boot_id,))
+    return Kept(ended=ended, moved=len(moved))
 
 
 def write_change(database: sqlite3.Connection, change: Change, boot_id: str) -> None:

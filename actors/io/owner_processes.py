@@ -134,6 +134,14 @@ def may_run(process: ProcessIdentity) -> bool:
     return _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)
 
 
+def runs_since(pid: int, start_ticks: int) -> bool:
+    """Return whether process ``pid`` runs and began at ``start_ticks``, in whatever boot; False if it cannot be read.
+
+    After a reboot another process has the pid, and ``hidepid`` must not let it pass for the one of before.
+    """
+    return _is_alive(pid) and _start_of(pid) == start_ticks
+
+
 def _is_alive(pid: int) -> bool:
     try:
         pidfd = os.pidfd_open(pid)

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TypeVar
 from urllib.parse import quote
 
+import attrs
+
 from ...protocol.devices.resources import Forget, Remember
 from ...protocol.errors import StateError
 from ...protocol.leases import effects as leases_effects
@@ -285,7 +287,7 @@ def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
 
 
 def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
-    """Return the leases of the directory ``serves`` that were written in this ``boot``.
+    """Return the leases of the directory ``serves`` and this ``boot``, and those that ended with another boot.
 
     Raises:
       OtherDirectoryError: if they belong to another directory.
@@ -294,7 +296,9 @@ def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
     if not has_tables(database):
         return Kept()
     withheld = _meta(database, "withheld") if _meta(database, "boot") == boot else None
-    return Kept(_of_directory(database, serves, lease_tables.read(database, boot)), withheld)
+    found = lease_tables.read(database, boot)
+    _of_directory(database, serves, found.leases)
+    return attrs.evolve(found, withheld=withheld)
 
 
 def instance(database: sqlite3.Connection) -> str | None:
@@ -335,22 +339,24 @@ def read_only(path: str, read: Callable[[sqlite3.Connection], T]) -> T:
 # --- write ------------------------------------------------------------------------------------------------------------
 
 
-def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None, seen: int = 0) -> None:
+def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None, seen: int = 0) -> Kept:
     """Note that a daemon has started in this ``boot``, which directory it ``serves``, and what is ``withheld``.
 
-    The number of saves is at least ``seen`` from now on. Missing tables are made, and leases of other boots removed.
+    The number of saves is at least ``seen`` from now on. Missing tables are made, and leases that ended with another
+    boot removed. Return what became of the leases of other boots.
     """
     with _lasting(database), database:
         database.execute("BEGIN EXCLUSIVE")
         _make_tables(database)
         if _meta(database, "boot") != boot:
             database.execute("DELETE FROM meta WHERE key = 'withheld'")
-        lease_tables.end_other_boots(database, boot)
+        of_other_boots = lease_tables.end_other_boots(database, boot)
         database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (os.urandom(16).hex(),))
         noted = {"boot": boot, "serves": serves or _meta(database, "serves") or "", "withheld": withheld}
         noted["serial"] = str(max(serial(database), seen))
         rows = [(key, text) for key, text in noted.items() if text is not None]
         database.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", rows)
+    return of_other_boots
 
 
 def _make_tables(database: sqlite3.Connection) -> None:

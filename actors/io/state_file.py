@@ -88,6 +88,8 @@ class StateFile:
         self._drain_files = DrainFiles(directory, markers)
         #: What is drained; None before that is read.
         self._drains: dict[DrainTarget, Drain] | None = None
+        #: What became of the leases of other boots, if the start was noted before anybody has read the leases.
+        self._of_other_boots: Kept | None = Kept()
         #: Whether it was checked for leases that are not in the file.
         self._has_looked = False
         #: The id of this state; empty before :meth:`begin`.
@@ -276,6 +278,9 @@ class StateFile:
             self._let_go()
             self._set_aside(str(error))
             found = self._read(read, Kept())
+        if (others := self._of_other_boots) is not None:
+            found = attrs.evolve(found, ended=found.ended or others.ended, moved=found.moved or others.moved)
+            self._of_other_boots = None
         withheld, drains = self._withheld or found.withheld, {**self._known_drains()}
         return attrs.evolve(found, withheld=withheld, drains=drains, problem=self._drain_files.problem)
 
@@ -289,7 +294,9 @@ class StateFile:
         database = self._open()
         if not self._has_begun:
             seen = self._marker.serial(state_database.instance(database))
-            state_database.begin(database, self._serves, self._boot, self._withheld, seen)
+            of_other_boots = state_database.begin(database, self._serves, self._boot, self._withheld, seen)
+            if self._of_other_boots is not None:
+                self._of_other_boots = of_other_boots
             self._withheld = None
             self._instance = state_database.instance(database) or ""
             self._mark(database)

@@ -151,6 +151,7 @@ class LeaseActor:
         if isinstance(message, m.LeasesRead):
             self._files.clean_later([lease.cdi_name for lease in message.kept.leases if lease.cdi_name is not None])
             self._access.begin(message.kept.leases, message.kept.withheld)
+            self._log.show_other_boot(message.kept)
             if self._history is not None:
                 self._history.keep(message.kept.leases)
 

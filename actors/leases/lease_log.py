@@ -20,6 +20,7 @@ _MISSING_ADVICE = (
     "see the log of the plugin if there is one; 'plugind release' ends the lease if the devices were taken out"
 )
 _OVERDUE_ADVICE = "it ends with its owner; 'plugind release' ends it before, and stop_at_longest stops such owners"
+OWNERS_RUN = "their owners run, so the boot id has changed without a reboot: a setting of the service may hide it"
 
 
 class LeaseLog:
@@ -46,6 +47,15 @@ class LeaseLog:
             self._granted.setdefault(lease.id, lease.created)
         if held:
             self.log.event(Level.INFO, "leases are kept", leases=len(held))
+
+    def show_other_boot(self, kept: Kept) -> None:
+        """Write which leases ended with another boot, and whether some are kept although the boot id is another."""
+        for lease in kept.ended:
+            if lease.state is LeaseState.HELD:
+                self._granted[lease.id] = lease.created
+            self.show(lease, lease.moved(LeaseState.GONE, lease.reason))
+        if kept.moved:
+            self.log.event(Level.WARNING, "leases of another boot are kept", leases=kept.moved, reason=OWNERS_RUN)
 
     def show(self, shown: Lease | None, lease: Lease) -> None:
         """Write how the lease is now, if its devices have got or lost an owner, or were lost themselves."""

@@ -103,6 +103,7 @@ class LeaseUnit:
         kept = self._kept = await self._saving.open()
         self._access.begin(kept.leases, kept.withheld)
         self._ports = ports = self._open_ports()
+        self._log.show_other_boot(kept)  # The store may have dropped them by now, and the start may yet fail.
         self._owners = Owners(ports.owners, ports.clock, self.inbox)
         self._files = CdiWriter(self._find_cdi_store, self.inbox, self._logger)
         self.inbox.problem = self._problem

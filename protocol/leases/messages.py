@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
@@ -320,6 +321,10 @@ class Saved:
     unknown: bool = False
 
 
+#: Why a lease has ended that was written in another boot.
+REBOOTED: Final = "the machine was started again"
+
+
 @value
 class Kept:
     """What was found in the store of leases: those of this boot."""
@@ -330,6 +335,10 @@ class Kept:
     #: What is out of service, since whatever boot, and what is wrong with the files that say it.
     drains: Drains = attrs.field(factory=dict, hash=False)
     problem: str | None = None
+    #: Those of another boot, as they were; the reason is that of their end. The store drops them when it is begun.
+    ended: tuple[Lease, ...] = ()
+    #: How many of the leases were written under another boot id, although their owners run.
+    moved: int = 0
 
 
 @record(eq=False)

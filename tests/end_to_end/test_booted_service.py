@@ -242,9 +242,6 @@ class Bench:
         self.machine.run("mknod", "-m", "600", TTY, "c", "4", "63")
         self.machine.write("/etc/plugind/plugind.toml", BENCH)
         self.machine.run(PLUGIND, "install-unit", "--devices")
-        # ProtectKernelTunables= hides the boot id of the tree, a mount of a deleted file, and shows that of the host.
-        self.machine.run("cp", BOOT_ID, "/run/boot-id")
-        self.machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n")
         self.machine.run("systemctl", "daemon-reload")
 
     def leave_to_leases(self) -> None:
@@ -325,6 +322,53 @@ def test_beside_udev_the_service_lets_only_the_user_of_a_lease_open_a_device(tmp
         assert bench.who_opens() == ["bob"]
 
 
+def test_leases_end_with_the_boot_of_the_machine_and_not_with_the_boot_id_that_the_service_sees(tmp_path: Path) -> None:
+    """The unit shows the service the boot id of the machine, which systemd 252 hides; a drop-in shows another one."""
+    for name in ("plugind", "state"):
+        (tmp_path / name).mkdir()
+    binds, kept = {"/opt/plugind": staged(tmp_path / "plugind")}, {"/var/lib/plugind": tmp_path / "state"}
+    with booted(tmp_path / "first", binds, kept) as machine:
+        start_with_a_device(machine)
+        seen = machine.run("nsenter", "--target", str(pid(machine)), "--mount", "cat", BOOT_ID).stdout
+        assert seen == machine.run("cat", BOOT_ID).stdout != Path(BOOT_ID).read_text()
+        allocate = (PLUGIND, "allocate", "lab/null=1")
+        machine.run("systemd-run", "--unit=holder", *allocate, "--id=holder", "--", "sleep", "600")
+        machine.run(*allocate, "--id=bench", "--until-release")
+        machine.until(lambda: "holder  held" in machine.run(PLUGIND, "leases").stdout)
+        machine.write("/run/boot-id", "4c9d5bcf-4b6f-4f0e-8a41-8d1d5c2a3a0b\n")
+        bind = f"BindReadOnlyPaths=\nBindReadOnlyPaths=/run/boot-id:{BOOT_ID}\n"
+        machine.write(f"{DROP_INS}/boot-id.conf", f"[Service]\n{bind}")
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "restart", "plugind")
+        assert lines_about_leases(machine) == [("lease has ended", "bench"), ("leases of another boot are kept", None)]
+        machine.run("rm", f"{DROP_INS}/boot-id.conf")
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "restart", "plugind")
+        assert lines_about_leases(machine) == [("leases of another boot are kept", None)]
+        machine.run("systemctl", "restart", "plugind")
+        assert lines_about_leases(machine) == []
+        machine.run(*allocate, "--id=bench", "--until-release")
+    with booted(tmp_path / "second", binds, kept) as machine:
+        start_with_a_device(machine)
+        assert machine.run(PLUGIND, "leases").stdout == "no leases\n"
+        # The other owner ended in the shutdown, before plugind or after.
+        assert lines_about_leases(machine).count(("lease has ended", "bench")) == 1
+
+
+def start_with_a_device(machine: Machine) -> None:
+    machine.write("/etc/plugind/plugind.toml", '[devices."lab/null"]\npaths = ["/dev/null"]\nshared = 2\n')
+    machine.run(PLUGIND, "install-unit", "--devices")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "plugind")
+
+
+def lines_about_leases(machine: Machine) -> list[tuple[object, object]]:
+    """Return what the present daemon has logged of leases of before its start, and the lease of each line."""
+    said = machine.journal("-u", "plugind", f"_PID={pid(machine)}")
+    found = [(entry.get("PLUGIND_EVENT"), entry.get("PLUGIND_LEASE")) for entry in said]
+    return sorted(pair for pair in found if pair[0] in ("lease has ended", "leases of another boot are kept"))
+
+
 @pytest.mark.parametrize(("options", "code"), [("--root /dev/null", "78"), ("--rescan never", "2")])
 def test_a_daemon_whose_configuration_is_wrong_is_not_started_again(options: str, code: str, machine: Machine) -> None:
     machine.write("/etc/default/plugind", f'PLUGIND_OPTIONS="{options}"\n')
@@ -373,8 +417,7 @@ def test_the_bench_of_the_page_about_leases_gives_adapters_to_colleagues_also_af
     machine.until(lambda: "held   alice" in as_user("alice", who), lambda: as_user("alice", who))
     machine.run("systemctl", "restart", "plugind")
     held, *free, counted = (line.split() for line in as_user("alice", who).splitlines()[1:])
-    # In this tree, users see another boot id than the service, and so no command of a process.
-    assert held[:4] == ["lab/serial", "usb-FTDI_A0", "held", "alice"]
+    assert held[:5] == ["lab/serial", "usb-FTDI_A0", "held", "alice", "sleep"]
     assert [line[1:3] for line in free] == [["usb-FTDI_A1", "free"], ["usb-FTDI_A2", "free"]]
     assert counted == ["2", "free,", "1", "held"]
     # With access by leases, which the service gives without a capability.

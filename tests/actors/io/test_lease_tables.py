@@ -19,6 +19,7 @@ import trio
 
 from plugind.actors.io import state_database
 from plugind.actors.io.lease_marker import LeaseMarker
+from plugind.actors.io.process_identity import identity_of
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, open_to_write, try_room, write
 from plugind.actors.io.state_database import serial as state_serial
 from plugind.actors.io.state_file import StateFile
@@ -26,8 +27,20 @@ from plugind.actors.leases.saving import Saving
 from plugind.protocol.devices.resources import Remember
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
-from plugind.protocol.leases.messages import Kept, LeasesRead, Saved
-from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.leases.messages import REBOOTED, Kept, LeasesRead, Saved
+from plugind.protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
 from plugind.protocol.logs.lines import SILENT
 from plugind.protocol.plugins.devices import KnownResource
 
@@ -223,9 +236,81 @@ async def test_leases_of_another_boot_are_gone(tmp_path: Path) -> None:
     await save(file, SaveLease(lease("old", "GPU-0")))
     file.close()
     after = file_in(tmp_path, boot="another")
-    assert await after.read_leases() == Kept()
+    ended = attrs.evolve(lease("old", "GPU-0"), reason=REBOOTED)
+    assert await after.read_leases() == Kept(ended=(ended,))
     assert await save(after, SaveLease(lease("new", "GPU-0"))) is None
-    assert await names_in(after) == ["new"]
+    assert await after.read_leases() == Kept((lease("new", "GPU-0"),)), "the end is said once"
+    after.close()
+
+
+def this_process() -> ProcessIdentity:
+    found = identity_of(os.getpid())
+    assert found is not None
+    return found
+
+
+OWN = this_process()
+EARLIER = attrs.evolve(OWN, start_ticks=OWN.start_ticks - 1)
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_kept"),
+    [
+        (ProcessOwner(OWN), True),
+        (ContainerOwner(OWN), True),
+        (ProcessOwner(EARLIER), False),
+        (ContainerOwner(EARLIER), False),
+        (ProcessOwner(attrs.evolve(OWN, pid=1 << 30)), False),
+        (ContainerOwner(), False),
+        (TimeOwner(60.0, 1 << 60), False),
+        (ConnectionOwner("hash"), False),
+        (NoOwner(), False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("begins_first", [False, True])
+async def test_a_lease_whose_owner_runs_under_another_boot_id_keeps_its_devices(
+    begins_first: bool, owner: Owner, is_kept: bool, tmp_path: Path
+) -> None:
+    """A drop-in for the service changed the boot id that it sees, and a device was given to two owners.
+
+    Whoever keeps the resources may begin with the file before the leases are read.
+    """
+    before = attrs.evolve(lease("a", "GPU-0", state=LeaseState.HELD), owner=owner)
+    file = file_in(tmp_path, boot=OWN.boot_id)
+    await save(file, SaveLease(before))
+    file.close()
+    here: Owner = owner
+    if isinstance(owner, ProcessOwner):
+        here = ProcessOwner(attrs.evolve(owner.process, boot_id="another"))
+    elif isinstance(owner, ContainerOwner) and owner.init is not None:
+        here = ContainerOwner(attrs.evolve(owner.init, boot_id="another"))
+    for moved in (1, 0):  # The next daemon finds it as a lease of this boot.
+        after = file_in(tmp_path, boot="another")
+        if begins_first:
+            await after.begin()
+        kept = await after.read_leases()
+        assert kept.leases == ((attrs.evolve(before, owner=here),) if is_kept else ())
+        assert kept.moved == (moved if is_kept else 0)
+        assert [ended.id for ended in kept.ended] == (["a"] if moved and not is_kept else [])
+        conflict = await save(after, SaveLease(lease("b", "GPU-0")))
+        assert conflict == ("GPU-0 of vendor.com/gpu is in the lease a" if is_kept else None)
+        await save(after, DeleteLease("b"))
+        after.close()
+
+
+async def test_a_lease_of_another_boot_that_cannot_be_understood_has_ended_like_any_other(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("old", "GPU-0", "GPU-1", state=LeaseState.HELD)))
+    file.close()
+    with closing(sqlite3.connect(tmp_path / "state/state.db")) as database, database:
+        database.execute("UPDATE lease SET request = '{'")
+    after = file_in(tmp_path, boot="another")
+    kept = await after.read_leases()
+    assert (kept.leases, kept.withheld) == ((), None)
+    assert [(ended.id, ended.state, ended.devices) for ended in kept.ended] == [
+        ("old", LeaseState.HELD, {GPU: ("GPU-0", "GPU-1")})
+    ]
     after.close()
 
 
@@ -548,7 +633,7 @@ async def test_an_earlier_copy_withholds_nothing_if_no_lease_was_held_or_in_anot
     await saved_twice(tmp_path)
     restore(tmp_path)
     file = file_in(tmp_path, boot="another boot")
-    assert await file.read_leases() == Kept()
+    assert (await file.read_leases()).withheld is None
     file.close()
     shutil.rmtree(tmp_path / "state")
     shutil.rmtree(tmp_path / "copy")

@@ -10,12 +10,13 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.history_database import BEGINS, REBOOTED, UNSEEN
+from plugind.actors.io.history_database import BEGINS, UNSEEN
 from plugind.actors.leases import history
 from plugind.actors.leases.history import LeaseHistory
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.errors import StateError
 from plugind.protocol.leases.history import Gap, HistoryQuery, HistoryRow
+from plugind.protocol.leases.messages import REBOOTED
 from plugind.protocol.leases.replies import HistoryLosses
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request
 from plugind.protocol.logs.lines import SILENT, Level, Logger

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from unittest.mock import AsyncMock, patch
 
 import attrs
 import pytest
 import trio
 
-from plugind.actors.leases.lease_log import MAX_LABELS, LeaseLog
+from plugind.actors.leases.lease_log import MAX_LABELS, OWNERS_RUN, LeaseLog
 from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.protocol.errors import StateError
 from plugind.protocol.leases.effects import StopOwner
-from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.messages import REBOOTED, Kept
 from plugind.protocol.leases.replies import LeaseFailedError
-from plugind.protocol.leases.values import ContainerOwner, Lease, LeaseState, NoOwner, ProcessIdentity, Request, Wanted
+from plugind.protocol.leases.values import (
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    Wanted,
+)
 from plugind.protocol.logs.limits import LogLimits
 from plugind.protocol.logs.lines import Field, Level
 from plugind.protocol.plugins.devices import Device
@@ -141,6 +152,39 @@ def test_a_grant_names_the_process_and_the_labels_and_an_end_how_long_that_was()
     labels = str(granted["labels"])
     assert (granted["pid"], labels[:12], len(labels)) == (7, "job=7,long=x", MAX_LABELS + len("…(+8755)"))
     assert (ended["seconds"], ended_after_restart["seconds"]) == (0.0, 50.0)
+
+
+def test_each_lease_that_ended_with_another_boot_has_a_line_like_any_other() -> None:
+    log = Log()
+    of_leases = LeaseLog(log, lambda: 90.0)
+    owner = ProcessOwner(ProcessIdentity(7, 1, "boot"))
+    request = Request((Wanted(GPU, 1),), labels=(("job", "7"),))
+    held = Lease("a", 1000, request, owner, LeaseState.HELD, 40.0, {GPU: ("gpu-0",)}, reason=REBOOTED)
+    uncertain = attrs.evolve(held, id="b", state=LeaseState.UNCERTAIN)
+    pending = attrs.evolve(held, id="c", state=LeaseState.PENDING)
+    of_leases.show_other_boot(Kept(ended=(held, uncertain, pending), moved=2))
+    said = {"user": 1000, "pid": 7, "devices": f"{GPU}=gpu-0", "labels": "job=7", "reason": REBOOTED}
+    assert log.take() == [
+        (Level.INFO, "lease has ended", {"lease": "a", **said, "seconds": 50.0}),
+        (Level.INFO, "lease has ended", {"lease": "b", **said}),
+        (Level.WARNING, "leases of another boot are kept", {"leases": 2, "reason": OWNERS_RUN}),
+    ]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_start_says_which_leases_the_reboot_has_ended(autojump_clock: object, late: bool) -> None:
+    """Also if the state can be read only some time after the start."""
+    log = Log()
+    async with SimulatedNode(log=log) as node:
+        await node.kill()
+        store = node.lease_store
+        held = Lease("a", 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 40.0, reason=REBOOTED)
+        read = AsyncMock(side_effect=[*([StateError("no disk")] if late else []), Kept(ended=(held,))])
+        with patch.object(type(store), "read_leases", read):
+            await node.start()
+            await trio.sleep(60.0)
+        ended = [(fields["lease"], fields["reason"]) for _, said, fields in log.take() if said == "lease has ended"]
+        assert ended == [("a", REBOOTED)]
 
 
 @pytest.mark.parametrize("when", ["while plugind runs", "while plugind is away"])
