@@ -1,4 +1,4 @@
-"""Build the Debian package of plugind from this tree, on Debian 12.
+"""Build the Debian package of plugind from this tree, for the Debian on which this runs: 12 or 13, with its Python.
 
     python -m deploy.debian DIR
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 try:
     from plugind.deploy.debian.build import REPOSITORY, build
-    from plugind.deploy.debian.texts import Release
+    from plugind.deploy.debian.texts import Release, debian
     from plugind.protocol.version import __version__
 except ModuleNotFoundError as error:
     sys.exit(f"{error}: install plugind from this tree with its extra dev: pip install -e '.[dev]'")
@@ -39,10 +40,16 @@ def main() -> None:
         help="who is to be asked about the package (default: $DEBFULLNAME <$DEBEMAIL>)",
     )
     args = parser.parse_args()
+    try:
+        place = debian(platform.freedesktop_os_release(), sys.version_info[:2])
+    except ValueError as error:
+        sys.exit(str(error))
     # The manual pages have the day, too.
     epoch = os.environ.setdefault("SOURCE_DATE_EPOCH", _said("git", "log", "-1", "--format=%ct"))
     architecture = _said("dpkg", "--print-architecture")
-    release = Release(f"{__version__}-{args.revision}", architecture, args.maintainer, int(epoch))
+    # Debian 13's package is the newer one, so that an upgrade of Debian replaces that of Debian 12.
+    version = f"{__version__}-{args.revision}+deb{place}"
+    release = Release(version, architecture, args.maintainer, int(epoch))
     print(build(args.directory, release))
 
 

@@ -23,9 +23,6 @@ from plugind.deploy.man_pages import PLACE
 from plugind.deploy.manuals import manuals
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-#: The CPython of Debian 12: compiled packages are those for it.
-PYTHON: Final = (3, 11)
-_PYTHONS: Final = ("python3 (>= 3.11)", "python3 (<< 3.12)")
 _HERE: Final = Path(__file__).parent
 #: Where the packages of Python are.
 _LIBRARY: Final = "usr/lib/plugind"
@@ -76,10 +73,7 @@ def _fill(root: Path, scratch: Path, release: Release) -> None:
 def _install(library: Path, scratch: Path) -> None:
     """Install the locked packages, each with the hash of its wheel, and plugind."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    target = (
-        *("--target", library, "--no-compile", "--no-deps", "--only-binary=:all:"),
-        f"--python-version={'.'.join(map(str, PYTHON))}",
-    )
+    target = ("--target", library, "--no-compile", "--no-deps", "--only-binary=:all:")
     locked = REPOSITORY / ".ci/requirements/run.txt"
     _run(*pip, "install", *target, "--require-hashes", "-r", locked)
     source = scratch / "source"
@@ -110,7 +104,7 @@ def _clean(library: Path) -> None:
 def _write_service(root: Path) -> None:
     """Write the unit, and the drop-ins where an operator links to them."""
     for name, text in files("/usr/bin/plugind", drop_ins()).items():
-        place = "usr/share/plugind" if name.startswith(DROP_INS) else "lib/systemd/system"
+        place = "usr/share/plugind" if name.startswith(DROP_INS) else "usr/lib/systemd/system"
         _write(root / place / name, text)
 
 
@@ -136,7 +130,9 @@ def _write_control(root: Path, scratch: Path, release: Release) -> None:
     sums = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {name}\n" for name, path in _files(root)]
     _write(root / "DEBIAN/md5sums", "".join(line for line in sums if not line.endswith(f"  {_CONFIGURATION}\n")))
     _write(root / "DEBIAN/conffiles", f"/{_CONFIGURATION}\n")
-    depends = (*_PYTHONS, *_libraries(root, scratch))
+    major, minor = sys.version_info[:2]
+    pythons = (f"python3 (>= {major}.{minor})", f"python3 (<< {major}.{minor + 1})")
+    depends = (*pythons, *_libraries(root, scratch))
     _write(root / "DEBIAN/control", control(release, depends, kibibytes))
     for script in _SCRIPTS:
         _copy(_HERE / "scripts" / script, root / "DEBIAN" / script)

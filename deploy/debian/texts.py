@@ -12,6 +12,8 @@ from typing import Final
 import attrs
 
 NAME: Final = "plugind"
+#: The CPython of each Debian: compiled packages are those for it.
+_PYTHONS: Final = {"12": (3, 11), "13": (3, 13)}
 _DESCRIPTION: Final = """\
 Description: registrar of the plugins of a node
  plugind discovers the sockets of CSI drivers, device plugins and DRA drivers in
@@ -45,6 +47,20 @@ class Release:
     def file_name(self) -> str:
         """The name of the file of the package."""
         return f"{NAME}_{self.version}_{self.architecture}.deb"
+
+
+def debian(system: Mapping[str, str], python: tuple[int, int]) -> str:
+    """Return the version of the Debian that a package is built on and for, by the os-release of the system.
+
+    Raises:
+        ValueError: no package is built on this system, or with this version of Python.
+    """
+    version = system.get("VERSION_ID", "") if system["ID"] == "debian" else ""
+    if _PYTHONS.get(version) != python:
+        known = " or ".join(f"Debian {name} with Python {major}.{minor}" for name, (major, minor) in _PYTHONS.items())
+        here = f"{system['PRETTY_NAME']} with Python {python[0]}.{python[1]}"
+        raise ValueError(f"this is {here}: build the package on {known}")
+    return version
 
 
 def control(release: Release, depends: Iterable[str], kibibytes: int) -> str:

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Brings a package of plugind to hosts that run it as a service of systemd:
 #
-#     roll-out.sh plugind_1.2.3-1_amd64.deb HOST...
-#     roll-out.sh plugind_1.2.3-1_amd64.deb $(cat hosts)
+#     roll-out.sh plugind_1.2.3-1+deb12_amd64.deb HOST...
+#     roll-out.sh plugind_1.2.3-1+deb12_amd64.deb $(cat hosts)
 #
 # It needs ssh to root on each host. The first host is the canary: it is alone, and is looked at once more after SOAK
 # seconds (60). The others follow in batches of BATCH hosts (5). A host is done once plugind runs there with the new

@@ -33,8 +33,6 @@ VARIABLE = "PLUGIND_TREE"
 BUILD = "python -m tests.tools.booted_tree DIR"
 #: The packages of the tree besides the essential ones.
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "python3", "udev", "acl", "bubblewrap")
-#: Which CPython Debian 12 has: compiled packages of another one cannot be imported there.
-PYTHON = (3, 11)
 #: Large packages that only some commands import.
 _RARELY_USED = frozenset({"rich", "pygments", "markdown_it", "h2", "hyperframe", "idna"})
 _PAUSE = 0.1
@@ -115,7 +113,7 @@ def booted(
     command += [f"--directory={tree()}", f"--machine=plugind-{os.getpid()}", "--private-network", "--console=pipe"]
     command += [f"--bind-ro={source}:{path}" for path, source in (binds or {}).items()]
     command += [f"--bind={source}:{path}" for path, source in (kept or {}).items()]
-    # The tree has cgroups of version 2, as Debian 12 has, whatever the host has.
+    # The tree has cgroups of version 2, as Debian has, whatever the host has.
     variables = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables)
@@ -153,8 +151,10 @@ def _leader(process: subprocess.Popen[bytes], log: Path) -> int:
 
 def staged(directory: Path) -> Path:
     """Copy plugind and what it depends on to ``directory``; return it. It has a program ``bin/plugind``."""
-    if sys.version_info[:2] != PYTHON:
-        pytest.skip(f"the tree has Python {'.'.join(map(str, PYTHON))}, and this is another one")
+    # Compiled packages of another Python cannot be imported there.
+    python = os.readlink(tree() / "usr/bin/python3")
+    if python != f"python{sys.version_info[0]}.{sys.version_info[1]}":
+        pytest.skip(f"the tree has {python}, and this is another one")
     library = directory / "lib"
     library.mkdir()
     for name in _required("plugind"):

@@ -1,4 +1,4 @@
-"""The service under a real systemd 252, in a tree that is booted: see ``booted.py``."""
+"""The service under a real systemd, in a tree that is booted: see ``booted.py``."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import finish
 
@@ -26,6 +28,7 @@ def test_each_path_and_tool_that_is_named_exists() -> None:
     assert [name for name in names if not (REPOSITORY / name).exists()] == []
 
 
-def test_the_script_of_ci_can_be_read_by_bash() -> None:
-    done = finish([program("bash"), "-n", REPOSITORY / ".ci/run"])
+@pytest.mark.parametrize("name", ["run", "debian13"])
+def test_the_scripts_of_ci_can_be_read_by_bash(name: str) -> None:
+    done = finish([program("bash"), "-n", REPOSITORY / ".ci" / name])
     assert (done.returncode, done.stderr) == (0, "")

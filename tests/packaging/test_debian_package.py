@@ -45,7 +45,7 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
     others = [f"/usr/share/plugind/plugind.service.d/{name}.conf" for name in drop_ins()]
     expected = [
         "/etc/plugind/plugind.toml",
-        "/lib/systemd/system/plugind.service",
+        "/usr/lib/systemd/system/plugind.service",
         "/usr/share/man/man1/plugind.1.gz",
         "/usr/share/man/man5/plugind.toml.5.gz",
         "/usr/share/bash-completion/completions/plugind",
@@ -75,7 +75,8 @@ def test_the_package_has_all_that_an_operator_looks_for() -> None:
 
 def test_the_package_needs_the_python_and_the_machine_for_which_its_modules_are_compiled() -> None:
     needs = output(program("dpkg-deb"), "--field", package(), "Depends").strip().split(", ")
-    assert needs[:2] == ["python3 (>= 3.11)", "python3 (<< 3.12)"]
+    major, minor = sys.version_info[:2]
+    assert needs[:2] == [f"python3 (>= {major}.{minor})", f"python3 (<< {major}.{minor + 1})"]
     assert any(need.startswith("libc6 (>= ") for need in needs)
     architecture = output(program("dpkg-deb"), "--field", package(), "Architecture")
     assert architecture == output("dpkg", "--print-architecture") != "all\n"

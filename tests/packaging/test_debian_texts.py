@@ -14,7 +14,7 @@ import pytest
 from plugind.actors.console import commands
 from plugind.deploy.debian.documents import documents, missing
 from plugind.deploy.debian.sample import sample
-from plugind.deploy.debian.texts import Bundled, bundled, copyright_file
+from plugind.deploy.debian.texts import Bundled, bundled, copyright_file, debian
 from plugind.protocol.settings.table import settings
 from plugind.tests.end_to_end.processes import finish
 from plugind.tests.tools.settings_table import DEFAULTS
@@ -49,6 +49,22 @@ def test_the_configuration_file_can_be_used(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     path.chmod(0o644)
     assert commands.main(["config", "check", str(path)]) == 0
+
+
+def os_release(version: str, name: str = "debian") -> dict[str, str]:
+    return {"ID": name, "VERSION_ID": version, "PRETTY_NAME": f"{name.title()} {version}"}
+
+
+def test_a_package_is_for_the_debian_on_which_it_is_built_with_the_python_of_that_debian() -> None:
+    assert [debian(os_release("12"), (3, 11)), debian(os_release("13"), (3, 13))] == ["12", "13"]
+    known = "build the package on Debian 12 with Python 3.11 or Debian 13 with Python 3.13"
+    for system, python, said in (
+        (os_release("12"), (3, 13), "Debian 12 with Python 3.13"),
+        (os_release("13", "other"), (3, 13), "Other 13 with Python 3.13"),
+        ({"ID": "debian", "PRETTY_NAME": "Debian forky/sid"}, (3, 13), "Debian forky/sid with Python 3.13"),
+    ):
+        with pytest.raises(ValueError, match=f"^this is {said}: {known}$"):
+            debian(system, python)
 
 
 def test_a_licence_is_quoted_whole_and_debians_text_of_apache_is_referred_to() -> None:

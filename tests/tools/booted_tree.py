@@ -1,7 +1,7 @@
 """Make the Debian tree that ``tests/end_to_end/booted.py`` boots: about 300 MB, and a minute on an idle machine.
 
-``python -m tests.tools.booted_tree DIR`` installs Debian 12 with systemd and Python in ``DIR``, which must not exist.
-debootstrap does that, as root, from a mirror of Debian (``--mirror``). Then::
+``python -m tests.tools.booted_tree DIR`` installs Debian 12 with systemd and Python in ``DIR``, which must not exist;
+``--suite trixie`` makes it Debian 13. debootstrap does that, as root, from a mirror of Debian (``--mirror``). Then::
 
     PLUGIND_TREE=DIR .venv/bin/pytest tests/end_to_end/test_booted_service.py
 """
@@ -25,6 +25,7 @@ def main() -> int:
     """Make the tree; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("--suite", default="bookworm", help="the release of Debian (default: %(default)s)")
     parser.add_argument("--mirror", default=MIRROR, help="the mirror of Debian (default: %(default)s)")
     args = parser.parse_args()
     if args.directory.exists():
@@ -38,7 +39,7 @@ def main() -> int:
     unfinished = args.directory.with_name(f".{args.directory.name}.{os.getpid()}")
     options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
     try:
-        command = ["debootstrap", *options, "bookworm", str(unfinished), args.mirror]
+        command = ["debootstrap", *options, args.suite, str(unfinished), args.mirror]
         environment = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"}
         if subprocess.run(command, stdout=subprocess.DEVNULL, check=False, env=environment).returncode:
             return 1
