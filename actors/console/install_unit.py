@@ -72,11 +72,11 @@ def run(args: argparse.Namespace) -> int:
         changed, or one cannot be written.
     """
     named = set(args.drop_ins or ())
-    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else _packaged_unit()
+    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else found_unit(*PACKAGED)
     if packaged is not None and not named:
         raise CommandError(
-            f"a package has installed the unit {packaged}: name the drop-ins that it needs, such as --leases, or another"
-            " plugind with --command to write a unit that is used instead"
+            f"a package has installed the unit {packaged}: name the drop-ins that it needs, such as --leases, or"
+            " another plugind with --command to write a unit that is used instead"
         )
     command = "" if packaged is not None else _command(args.program)
     texts = files(command, [name for name in drop_ins() if name in named])
@@ -95,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _packaged_unit() -> str | None:
-    """Return the path of the unit that a package has installed; None if none has."""
-    paths = (os.path.join(directory, UNIT) for directory in PACKAGED)
+def found_unit(*directories: str) -> str | None:
+    """Return the path of the unit in the first of these directories that has it; None if none has."""
+    paths = (os.path.join(directory, UNIT) for directory in directories)
     return next((path for path in paths if os.path.exists(path)), None)
 
 

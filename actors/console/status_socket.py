@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..client.paths import default_status_path
+from ..client.paths import SERVICE_PATH, default_status_path
 from ..client.reaching import ANSWER_TIMEOUT, why_unreachable
 from .ending import EXIT_CONFIG, CommandError
 from .times import seconds
@@ -65,4 +65,9 @@ class Unanswered(Protocol):
 
 def unreachable(error: Unanswered, **advice: str) -> str:
     """Return a text with advice about a daemon that does not answer; ``advice`` replaces the default advice."""
-    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **advice})
+    from .install_unit import DIRECTORY, PACKAGED, found_unit  # Only an error needs it.
+
+    known = {}
+    if error.path == SERVICE_PATH and found_unit(DIRECTORY, *PACKAGED) is not None:
+        known["none"] = _ADVICE["none"].replace("one with 'plugind run'", "the service with 'systemctl start plugind'")
+    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **known, **advice})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import attrs
 import pytest
 
 from plugind.actors.console import commands, install_unit
+from plugind.actors.console.status_socket import unreachable
 from plugind.actors.console.unit_files import DROP_INS, UNIT, drop_ins, files, quoted
+from plugind.actors.http.client import UnreachableError
 
 REPOSITORY = Path(__file__).parents[3]
 ALL = [f"--{name}" for name in drop_ins()]
@@ -123,6 +126,16 @@ def test_where_a_package_has_the_unit_none_is_written_unless_it_runs_another_pro
     assert capsys.readouterr().err.startswith(f"plugind: a package has installed the unit {packaged.unit}: name the ")
     assert packaged.install(*COMMAND) == 0
     assert contents(packaged.directory) == files("/usr/bin/plugind", ())
+
+
+@pytest.mark.parametrize(("path", "is_service"), [("/run/plugind/status.sock", True), ("/nowhere/status.sock", False)])
+def test_where_there_is_a_unit_a_missing_daemon_is_started_with_it(
+    packaged: Packaged, path: str, is_service: bool
+) -> None:
+    missing = UnreachableError(path, "No such file or directory", errno.ENOENT)
+    assert ("start the service with 'systemctl start plugind', or name" in unreachable(missing)) is is_service
+    packaged.unit.unlink()
+    assert "start one with 'plugind run', or name" in unreachable(missing)
 
 
 def test_print_writes_nothing_and_names_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
