@@ -25,7 +25,9 @@ StartLimitIntervalSec=0
 [Service]
 Type=notify
 NotifyAccess=main
-# Options are better kept in a file than here, so that this unit can be replaced by a newer one.
+# Options are better kept in a file than here, so that this unit can be replaced by a newer one. The empty
+# value is for systemd 257, which warns of a variable that is not set.
+Environment=PLUGIND_OPTIONS=
 EnvironmentFile=-/etc/default/plugind
 ExecStart={command} run $PLUGIND_OPTIONS
 # It returns once the new configuration is in force, and fails if that cannot be used.
