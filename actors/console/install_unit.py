@@ -13,12 +13,13 @@ from typing import Final
 from ...protocol.text import encodable, escaped
 from ..io.replacing import replace_file
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
+from .status_socket import UNIT_DIRECTORIES
 from .unit_files import HIDDEN, UNIT, drop_ins, files, quoted
 
 #: The directory of an administrator's units.
-DIRECTORY: Final = "/etc/systemd/system"
+DIRECTORY: Final = UNIT_DIRECTORIES[0]
 #: Where a package has its unit, and its drop-ins.
-PACKAGED: Final = ("/usr/lib/systemd/system", "/lib/systemd/system")
+PACKAGED: Final = UNIT_DIRECTORIES[1:]
 SHARED: Final = "/usr/share/plugind"
 #: The longest file that is compared with the new text; a longer one differs.
 _MOST: Final = 1024 * 1024
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         changed, or one cannot be written.
     """
     named = set(args.drop_ins or ())
-    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else found_unit(*PACKAGED)
+    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else _packaged_unit()
     if packaged is not None and not named:
         raise CommandError(
             f"a package has installed the unit {packaged}: name the drop-ins that it needs, such as --leases, or"
@@ -95,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def found_unit(*directories: str) -> str | None:
-    """Return the path of the unit in the first of these directories that has it; None if none has."""
-    paths = (os.path.join(directory, UNIT) for directory in directories)
+def _packaged_unit() -> str | None:
+    """Return the path of the unit that a package has installed; None if none has."""
+    paths = (os.path.join(directory, UNIT) for directory in PACKAGED)
     return next((path for path in paths if os.path.exists(path)), None)
 
 

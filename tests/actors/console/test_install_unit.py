@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from plugind.actors.console import commands, install_unit
+from plugind.actors.console import commands, install_unit, status_socket
 from plugind.actors.console.status_socket import unreachable
 from plugind.actors.console.unit_files import DROP_INS, UNIT, drop_ins, files, quoted
 from plugind.actors.http.client import UnreachableError
@@ -90,6 +90,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
     monkeypatch.setattr(install_unit, "DIRECTORY", str(places[0]))
     monkeypatch.setattr(install_unit, "SHARED", str(places[1]))
     monkeypatch.setattr(install_unit, "PACKAGED", (str(tmp_path / "none"), str(places[2])))
+    monkeypatch.setattr(status_socket, "UNIT_DIRECTORIES", (str(places[0]), str(places[2])))
     return Packaged(places[0], places[1], unit)
 
 
