@@ -108,7 +108,7 @@ class Steps(Protocol):
     def asked(self, path: str, plugged: PluggedIn, /) -> None:
         """The plugin at ``path`` is asked for its info."""
 
-    def informed(self, path: str, plugged: PluggedIn, /) -> None:
+    def informed(self, path: str, plugged: PluggedIn, /, *, registered: bool) -> None:
         """The plugin at ``path`` is told whether it is registered."""
 
     def was_registered(self, plugin: Plugin, /) -> None:
@@ -410,7 +410,7 @@ class HandlerOracle:
                     self.steps.asked(path, plugin)
         else:
             if self.steps is not None:
-                self.steps.informed(path, plugin)
+                self.steps.informed(path, plugin, registered=call.registered)
             self._notified(path, plugin, registered=call.registered, well=well)
             if not call.registered and self.blame is not None:
                 self.blame.refused(path, call.error)

@@ -250,6 +250,9 @@ class LeaseCallers:
         """End this process, if it runs."""
         if self._processes.runs(process):
             self._trace("lease", "end", process.pid)
+            if (lease := self._binding.get(process)) is not None:
+                # The daemon may bind the lease to a process that has ended, and end it.
+                self._oracle.not_bound(lease)
             self._oracle.process_ended(process)
             self._processes.end(process.pid)
 

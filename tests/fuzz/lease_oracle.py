@@ -84,6 +84,8 @@ class LeaseOracle:
         self.recovers = False
         #: Leases of earlier boots.
         self._of_earlier_boots: set[str] = set()
+        #: The releases that were not answered yet, each with the user who asks.
+        self._releasing: list[tuple[str, int]] = []
         #: When the lease actor was last known to be late for a reason.
         self._disturbed = 0.0
         #: Whether a request ignored devices that are not listed, so that more may be held than there are.
@@ -130,6 +132,8 @@ class LeaseOracle:
         new = self.holdings[lease.id] = Holding(lease, asking, until=until)
         if isinstance(lease.owner, ProcessOwner) and not self._processes.runs(lease.owner.process):
             new.ended, new.is_over, new.released = trio.current_time(), True, True
+        if any(uid in (0, lease.uid) for name, uid in self._releasing if name == lease.id):
+            self._end(new)
         self._check_pieces(lease)
 
     def _held_since(self, lease: Lease) -> float:
@@ -192,13 +196,16 @@ class LeaseOracle:
             holding.released = True
 
     def releases(self, lease: str, uid: int) -> None:
-        """Somebody asks that a lease be released."""
+        """Somebody asks that a lease be released, of which perhaps nobody was told yet."""
+        self._releasing.append((lease, uid))
         holding = self.holdings.get(lease)
         if holding is not None and uid in (0, holding.lease.uid):
             self._end(holding)
 
     def release_answered(self, lease: str, uid: int, answer: Released | Failure, *, sure: bool) -> None:
         """What came of that; ``sure`` says whether the lease was there for sure when it was asked for."""
+        if (lease, uid) in self._releasing:
+            self._releasing.remove((lease, uid))
         self._trace("lease", "release", lease, answer)
         holding = self.holdings.get(lease)
         if holding is None:
@@ -307,6 +314,7 @@ class LeaseOracle:
         """The daemon has ended: nobody waits for an answer of it."""
         self.is_known, self.withheld = False, None
         self.shown.clear()
+        self._releasing.clear()
         self._since.clear()
         for asking in self.askings.values():
             asking.left = True

@@ -196,6 +196,18 @@ def test_the_file_of_a_held_lease_that_could_not_be_written_at_the_start_is_writ
     assert simulate(7552188, events=200, only=only).violations == ()
 
 
+def test_a_plugin_whose_socket_is_renamed_is_told_on_a_connection_to_the_old_name() -> None:
+    assert simulate(7560460, events=200, only=(12, 25, 26, 38, 39, 40, 42)).violations == ()
+
+
+def test_a_container_may_end_while_its_bind_is_answered() -> None:
+    assert simulate(7560437, events=200, only=(442, 500, 501, 502, 525, 526, 527)).violations == ()
+
+
+def test_a_lease_may_be_released_in_the_instant_in_which_its_second_asker_is_answered() -> None:
+    assert simulate(7560437, events=200, only=(440, 442, 443, 444, 449, 459, 460)).violations == ()
+
+
 def test_a_socket_is_replaced_at_rest_at_a_time_at_which_a_scan_can_tell() -> None:
     """A plugin that changed its user in this very moment is parked, and no event says that it is replaced."""
     only = (1, 18, 27, 98, 123, 124, 149, 198, 199, 200, 230)

@@ -330,12 +330,12 @@ class WatchedNode(SimulatedNode):
             self._backoff.asked(path, plugged.plugin.name)
             self.turns.asked(path, plugged.plugin.name, plugged.uid)
 
-    def informed(self, path: str, plugged: PluggedIn) -> None:
+    def informed(self, path: str, plugged: PluggedIn, *, registered: bool) -> None:
         """See :class:`plugind.tests.fuzz.handler_oracle.Steps`."""
         late = plugged.process is not self.network.met.get(path)
         if self.notices is not None:
             file = self.directory.identity(self.directory.inode(path)) if self.directory.exists(path) else None
-            self.notices.told(path, file, registered=bool(plugged.calls[-1].registered), late=late)
+            self.notices.told(path, file, registered=registered, late=late)
         # Another one may read what it was sent only now.
         if not late:
             self.crashes.informed(path)
