@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...protocol.leases.asked_json import LeaseBody, ProcessWish, asked_to_json, target_to_json
 from ...protocol.leases.drains import Drain, DrainTarget
@@ -25,9 +25,6 @@ from ...protocol.leases.values import START_WITHIN, ContainerOwner, Lease, NoOwn
 from .calls import ClientRequest, refusal, understood
 from .errors import ClientError, LeaseFailedError
 from .reaching import error_in
-
-if TYPE_CHECKING:
-    from ...protocol.leases.history import History, HistoryQuery, UsageAnswer
 
 #: Seconds beyond the wait for devices in which plugins prepare them: each of several calls may take 30 s, and others
 #: may be before it in line.
@@ -142,27 +139,6 @@ def all_leases(prefix: str = "") -> ClientRequest[LeasesSnapshot]:
     return ClientRequest(
         "GET", _PATH + query, lambda content: snapshot_from_json(content, time.time()), refused=refused
     )
-
-
-def lease_history(query: HistoryQuery) -> ClientRequest[History]:
-    """Ask who had which devices."""
-    from ...protocol.leases.history import PATH, history_from_json  # Most commands do not ask that.
-
-    return ClientRequest("GET", PATH + _query_of(query), history_from_json)
-
-
-def lease_usage(by: str, query: HistoryQuery) -> ClientRequest[UsageAnswer]:
-    """Ask for how long devices were held, by a user, a resource or a label."""
-    from ...protocol.leases.history import USAGE_PATH, usage_from_json
-
-    return ClientRequest("GET", USAGE_PATH + _query_of(query, by=by), usage_from_json)
-
-
-def _query_of(query: HistoryQuery, **more: str) -> str:
-    from ...protocol.leases.history import parameters_of
-
-    pairs = {**parameters_of(query), **more}
-    return "?" + "&".join(f"{key}={quoted(text)}" for key, text in pairs.items()) if pairs else ""
 
 
 def recovery() -> ClientRequest[None]:

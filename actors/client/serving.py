@@ -21,7 +21,7 @@ from ...protocol.client.asks_json import (
     held_to_json,
     hello_from_json,
 )
-from ...protocol.handlers.remote import AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
+from ...protocol.handlers.remote import AskKind, AskResult, Instance, RoleTold, Synced, Withdrawn
 from ...protocol.plugins.health import Health
 from ..http.backends import Backend, blocking, result_of
 from ..http.client import Reply
@@ -51,14 +51,14 @@ class HandlerAsk:
         Raises:
           ClientError: if the session has ended, or the daemon does not answer.
         """
-        return await self._serving.answer(self._id, Verdict())
+        return await self._serving.answer(self._id, AskResult())
 
     async def refuse(self, error: str, *, cause: str | None = None) -> bool:
         """Answer that it cannot be, and why; the plugin gets the text. See :meth:`done`.
 
         ``cause`` is the error in few words, which ``plugind ls``, ``wait`` and the log show in its place.
         """
-        return await self._serving.answer(self._id, Verdict(error, cause))
+        return await self._serving.answer(self._id, AskResult(error, cause))
 
 
 @attrs.define(eq=False)
@@ -97,7 +97,7 @@ class Serving:
                 continue  # It is a heartbeat.
             match understood(event_from_json, line, self._reply.version):
                 case Asked(id=number, instance=None):
-                    await self.answer(number, Verdict())
+                    await self.answer(number, AskResult())
                 case Asked() as asked:
                     assert asked.instance is not None, "the case before has those without"
                     return HandlerAsk(asked.kind, asked.instance, asked.seconds, asked.id, self)
@@ -106,7 +106,7 @@ class Serving:
                 case Withdrawn() | Synced() | None:
                     pass  # The answer to a withdrawn ask is dropped.
 
-    async def answer(self, number: int, verdict: Verdict) -> bool:
+    async def answer(self, number: int, verdict: AskResult) -> bool:
         """Answer an ask; see :class:`HandlerAsk`."""
         return await self._post("answers", answer_to_json(self._session, number, verdict))
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from ...protocol.status.json import Json
 from ...protocol.words import STATE_IN
 from .answers import Plugin
-from .csi_description import csi_lines, csi_shown
 from .device_description import device_lines
-from .dra_description import dra_lines, dra_shown
+from .driver_description import driver_lines, driver_shown
 from .lines import labelled, wrapped
 from .phrases import age, ago, cause, duration, remarks, serves, state, steps, text, time_of_day, unix_time
 
@@ -33,8 +32,7 @@ def described(plugin: Plugin, width: int | None = None) -> str:
         ("Serving", _serving(plugin)),
         ("Source", text(plugin.get("source"))),
         *device_lines(plugin),
-        *csi_lines(plugin),
-        *dra_lines(plugin),
+        *driver_lines(plugin),
         *(() if plugin.get("health") is None else (("Health", _health(plugin)),)),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
@@ -59,7 +57,7 @@ def _other_facts(plugin: Plugin) -> Iterator[tuple[str, Json]]:
     """Yield the facts that have no line of their own."""
     facts = plugin.get("facts")
     if isinstance(facts, dict):
-        shown = {*csi_shown(plugin), *dra_shown(plugin)}
+        shown = {*driver_shown(plugin)}
         yield from ((key, value) for key, value in facts.items() if key not in shown)
 
 

@@ -14,7 +14,7 @@ from .client import has_heartbeats, unanswered, watching
 from .ending import EXIT_BUSY, EXIT_UNREACHABLE, CommandError
 
 
-class Waiting(Protocol):
+class WaitedFor(Protocol):
     """The condition that is waited for, and the daemon's reports about it."""
 
     #: Why the daemon has reported nothing, if that is so.
@@ -33,7 +33,7 @@ class Waiting(Protocol):
         """Record a line of the watch."""
 
 
-def follow(daemon: Daemon, waiting: Waiting, deadline: float, path: str = "/watch", *, once: bool = False) -> None:
+def follow(daemon: Daemon, waiting: WaitedFor, deadline: float, path: str = "/watch", *, once: bool = False) -> None:
     """Follow the watch at ``path`` until ``waiting`` is over, or the daemon stops, or cannot be reached.
 
     It ends at the monotonic ``deadline``. With ``once``, it ends when the daemon has named all that it knows.
@@ -53,7 +53,7 @@ def follow(daemon: Daemon, waiting: Waiting, deadline: float, path: str = "/watc
         waiting.failure = CommandError(f"the daemon is busy: {error.line}", error.code)
 
 
-def follow_until_over(daemon: Daemon, waiting: Waiting, timeout: float, path: str = "/watch") -> None:
+def follow_until_over(daemon: Daemon, waiting: WaitedFor, timeout: float, path: str = "/watch") -> None:
     """Follow the watch at ``path``, and those of later daemons, until ``waiting`` is over, for ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     follow(daemon, waiting, deadline, path)
@@ -62,7 +62,7 @@ def follow_until_over(daemon: Daemon, waiting: Waiting, timeout: float, path: st
         follow(daemon, waiting, deadline, path)
 
 
-def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
+def _read(reply: Reply, waiting: WaitedFor, *, once: bool) -> None:
     waiting.clear()
     # The first heartbeat follows the last line of the list.
     waiting.failure, waiting.has_list = None, not has_heartbeats(reply)

@@ -5,17 +5,32 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from ...protocol.leases.history import Gap, History, HistoryQuery, HistoryRow, gap_to_json, row_to_json
-from ..client.lease_calls import lease_history
+from ...protocol.leases.history import (
+    PATH,
+    Gap,
+    History,
+    HistoryQuery,
+    HistoryRow,
+    UsageAnswer,
+    gap_to_json,
+    history_from_json,
+    parameters_of,
+    row_to_json,
+)
+from ...protocol.status.json import Json
+from ..client.calls import ClientRequest
+from ..client.lease_calls import quoted
 from ..client.reaching import ANSWER_TIMEOUT
 from ..client.transport import asked
 from .ending import EXIT_OK, complain, say
 from .lease_words import user
 from .phrases import duration, text, time_of_day
 from .table import fitting, shortened, table_width
+
+T = TypeVar("T")
 
 _COLUMNS: Final = (
     *("RESOURCE", "DEVICE", "USER", "LEASE", "GRANTED", "ENDED", "HELD", "OWNER", "POOL", "LABELS", "REASON"),
@@ -28,18 +43,37 @@ def show_history(path: str, args: argparse.Namespace) -> int:
     """Print who had which devices; return the exit code."""
     since, until = (args.at, args.at) if args.at is not None else (args.since, args.until)
     query = HistoryQuery(args.device, args.resource, args.user, since, until)
-    found, now = asked(path, lease_history(query), timeout=TIMEOUT), time.time()
-    if args.output == "json":
-        rows = [{**row_to_json(row, now), "user": user(row.uid)} for row in found.rows]
+    found, now = asked(path, history_call(PATH, query, history_from_json), timeout=TIMEOUT), time.time()
+    rows = ({**row_to_json(row, now), "user": user(row.uid)} for row in found.rows)
+    return print_found(found, args.output, {}, "rows", rows, CSV_COLUMNS, lines(found, now, table_width(args)))
+
+
+def history_call(path: str, query: HistoryQuery, read: Callable[[Any], T], **more: str) -> ClientRequest[T]:
+    """Return what asks the history for what a query chooses, with ``more`` parameters."""
+    pairs = {**parameters_of(query), **more}
+    words = "&".join(f"{key}={quoted(word)}" for key, word in pairs.items())
+    return ClientRequest("GET", f"{path}?{words}" if words else path, read)
+
+
+def print_found(
+    found: History | UsageAnswer,
+    output: str,
+    head: Mapping[str, Json],
+    key: str,
+    rows: Iterable[dict[str, Json]],
+    columns: Sequence[str],
+    table: Iterable[str],
+) -> int:
+    """Print an answer as ``output`` wants: its ``rows`` under a ``key`` of JSON, as CSV, or the lines of a table."""
+    if output == "json":
         gaps = [gap_to_json(gap) for gap in found.gaps]
-        say(json.dumps({"uid": found.uid, "gaps": gaps, "rows": rows, "more": found.more}) + "\n")
-    elif args.output == "csv":
-        rows = [{**row_to_json(row, now), "user": user(row.uid)} for row in found.rows]
-        say(csv_of(CSV_COLUMNS, rows))
-        for line in notes(found.uid, found.gaps, more=found.more, now=now):
+        say(json.dumps({"uid": found.uid, **head, "gaps": gaps, key: [*rows], "more": found.more}) + "\n")
+    elif output == "csv":
+        say(csv_of(columns, rows))
+        for line in notes(found.uid, found.gaps, more=found.more, now=time.time()):
             complain(line)
     else:
-        say("".join(f"{line}\n" for line in lines(found, now, table_width(args))))
+        say("".join(f"{line}\n" for line in table))
     return EXIT_OK
 
 
@@ -104,7 +138,7 @@ CSV_COLUMNS: Final = (
 )
 
 
-def csv_of(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+def csv_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as CSV with a header, as RFC 4180 has it; what is None is empty, and an object is JSON."""
     import csv  # Few ask for it.
     import io

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 import trio
 
-from ...protocol.handlers.remote import MOST_OPEN, AskKind, Instance, Verdict
+from ...protocol.handlers.remote import MOST_OPEN, AskKind, AskResult, Instance
 from ...protocol.logs.lines import SILENT
 from ...protocol.plugins.info import Plugin
 from ...protocol.settings.config import Config, Root
@@ -264,7 +264,7 @@ class Probe:
         if verdict.error is not None:
             raise _WrongError(f"{kind.value} of {instance.name}: {verdict.error}")
 
-    async def _ask(self, kind: AskKind, instance: Instance | None) -> Verdict:
+    async def _ask(self, kind: AskKind, instance: Instance | None) -> AskResult:
         assert self.session is not None, "it is connected"
         with trio.move_on_after(ANSWER):
             verdict = await self.session.ask(kind, instance)

@@ -198,40 +198,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="watch the health of the devices of DRA drivers that announce a service for it, or try others, too"
         " (advertised)",
     )
-    parser.add_argument(
-        "--deregister-at-stop",
-        action="store_true",
-        default=None,
-        help="deregister every plugin when stopping (default: none)",
-    )
-    parser.add_argument(
+    _switch(parser, "--deregister-at-stop", "deregister every plugin when stopping (default: none)")
+    _switch(
+        parser,
         "--deregister-not-serving",
-        action="store_true",
-        default=None,
-        help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
+        "deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
     )
-    parser.add_argument(
+    _switch(
+        parser,
         "--observe",
-        action="store_true",
-        default=None,
-        help="observe only, beside a kubelet that registers the plugins: ask each what it is and how it is, tell it"
+        "observe only, beside a kubelet that registers the plugins: ask each what it is and how it is, tell it"
         " nothing, and neither make nor lock a root (default: plugins are registered)",
     )
-    parser.add_argument(
+    _switch(
+        parser,
         "--strict",
-        action="store_true",
-        default=None,
-        help="as the kubelet, do not open the stream of a device plugin's lists again once it has ended, until the"
+        "as the kubelet, do not open the stream of a device plugin's lists again once it has ended, until the"
         " plugin registers anew, and refuse a CSI driver that does not implement NodeGetInfo (default: the stream is"
         " opened again while the plugin is registered, and such a driver has no node id)",
     )
     add_csi_arguments(parser)
     add_trust_argument(parser)
-    parser.add_argument(
+    _switch(
+        parser,
         "--insecure-root",
-        action="store_true",
-        default=None,
-        help="accept roots, and directories below them, that others may write to: they may register plugins",
+        "accept roots, and directories below them, that others may write to: they may register plugins",
     )
     parser.add_argument(
         "--endpoint-dir",
@@ -257,11 +248,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="offer device nodes of this machine without a plugin: each that matches the path, which may have * and ?,"
         " is a device, as with 'lab/serial=/dev/ttyUSB*'; may be repeated. The configuration file says more of them",
     )
-    parser.add_argument(
+    _switch(
+        parser,
         "--take-over-kubelet",
-        action="store_true",
-        default=None,
-        help="use the directory of --device-plugins although a kubelet has used it; none must run on this machine",
+        "use the directory of --device-plugins although a kubelet has used it; none must run on this machine",
     )
     parser.add_argument(
         "--state",
@@ -284,11 +274,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="answer requests to the address of --metrics for this host, too; may be repeated (default: localhost, and"
         " IP addresses)",
     )
-    parser.add_argument(
+    _switch(
+        parser,
         "--metrics-path-labels",
-        action="store_true",
-        default=None,
-        help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
+        "label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
     )
     parser.add_argument("--log-format", choices=[form.value for form in Format], help="the format of log lines (text)")
     parser.add_argument("--log-level", choices=[level.name.lower() for level in Level], help="what is logged (info)")
@@ -301,6 +290,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " mode 0660, or 0666 if --lease-group names another group",
     )
     add_settings_arguments(parser)
+
+
+def _switch(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+    """Add an option without a value; None says that it is not given."""
+    parser.add_argument(name, action="store_true", default=None, help=words)
 
 
 def run(args: argparse.Namespace) -> int:

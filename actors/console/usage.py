@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from ...protocol.leases.history import (
     LABEL,
     RESOURCE,
+    USAGE_PATH,
     USER,
     HistoryQuery,
     Usage,
     UsageAnswer,
-    gap_to_json,
+    usage_from_json,
     usage_to_json,
 )
 from ...protocol.status.json import Json
 from ..client.errors import ClientError
-from ..client.lease_calls import lease_usage
 from ..client.transport import asked
-from .ending import EXIT_OK, complain, say
 from .lease_failures import fail
-from .lease_history import TIMEOUT, csv_of, notes
+from .lease_history import TIMEOUT, history_call, notes, print_found
 from .lease_words import add_period_arguments, user
 from .phrases import text, time_of_day
 from .status_socket import add_status_argument, status_path
@@ -68,22 +66,15 @@ def run(args: argparse.Namespace) -> int:
     """Print for how long devices were held; return the exit code."""
     query = HistoryQuery(None, args.resource, args.user, past(_SINCE) if args.since is None else args.since, args.until)
     try:
-        found = asked(status_path(args), lease_usage(args.by, query), timeout=TIMEOUT)
+        call = history_call(USAGE_PATH, query, usage_from_json, by=args.by)
+        found = asked(status_path(args), call, timeout=TIMEOUT)
     except ClientError as error:
         return fail(error, args.output)
-    sums = [_to_json(usage, args.by) for usage in found.usage]
-    if args.output == "json":
-        gaps = [gap_to_json(gap) for gap in found.gaps]
-        head = {"uid": found.uid, "by": args.by, "since_unix": query.since, "until_unix": query.until}
-        say(json.dumps({**head, "gaps": gaps, "usage": sums, "more": found.more}) + "\n")
-    elif args.output == "csv":
-        columns = [*usage_to_json(Usage(None, 0.0, 0), args.by), *(["user"] if args.by == USER else [])]
-        say(csv_of(columns, sums))
-        for line in notes(found.uid, found.gaps, more=found.more, now=time.time()):
-            complain(line)
-    else:
-        say("".join(f"{line}\n" for line in lines(found, args.by, query, time.time(), table_width(args))))
-    return EXIT_OK
+    sums = (_to_json(usage, args.by) for usage in found.usage)
+    head: dict[str, Json] = {"by": args.by, "since_unix": query.since, "until_unix": query.until}
+    columns = [*usage_to_json(Usage(None, 0.0, 0), args.by), *(["user"] if args.by == USER else [])]
+    table = lines(found, args.by, query, time.time(), table_width(args))
+    return print_found(found, args.output, head, "usage", sums, columns, table)
 
 
 def _to_json(usage: Usage, by: str) -> dict[str, Json]:
@@ -96,12 +87,8 @@ def lines(found: UsageAnswer, by: str, query: HistoryQuery, now: float, width: i
     for usage in found.usage:
         key = user(usage.key) if isinstance(usage.key, int) else text(usage.key)
         rows.append((key, f"{usage.seconds / 3600:.2f}", str(usage.leases)))
-
-    def table(_: int) -> Sequence[Sequence[str]]:
-        return rows
-
     if found.usage:
-        yield from fitting(table, width, ("LEASES",), ())
+        yield from fitting(lambda _: rows, width, ("LEASES",), ())
     until = "now" if query.until is None else time_of_day(query.until, now)
     since = "the first lease" if query.since is None else time_of_day(query.since, now)
     yield f"{'no leases, ' if not found.usage else ''}from {since} until {until}"

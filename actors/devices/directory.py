@@ -93,7 +93,7 @@ class DirectoryWatch(Protocol):
         """Wait until a name has changed; wait forever if the directory cannot be watched."""
 
 
-class Serving(Protocol):
+class DeviceSocket(Protocol):
     """A socket on which device plugins call. It answers from the start, and gets its name in :meth:`publish`."""
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -129,7 +129,7 @@ class DeviceDirectory(Protocol):
           OSError: if it cannot be made or read.
         """
 
-    def listen(self) -> Serving:
+    def listen(self) -> DeviceSocket:
         """Return a new socket, which has no name yet. Raises OSError."""
 
     def who_serves(self) -> int | None:
@@ -178,7 +178,7 @@ def _call_of(request: RegisterRequest, peer: Credentials) -> RegisterCall:
 
 
 class _RealServing:
-    """See :class:`Serving`."""
+    """See :class:`DeviceSocket`."""
 
     def __init__(self, directory: str, mode: int, log: Logger) -> None:
         self._directory = directory
@@ -189,7 +189,7 @@ class _RealServing:
         self._stopping = trio.Event()
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """See :class:`Serving`."""
+        """See :class:`DeviceSocket`."""
         service = _RegistrationService(register)
         await serve_listener(
             [service],
@@ -217,7 +217,7 @@ class _RealServing:
         self._log.event(Level.WARNING, "kubelet.sock cannot accept", reason=str(error))
 
     def publish(self, *, delete_sockets: bool) -> set[str]:
-        """See :class:`Serving`."""
+        """See :class:`DeviceSocket`."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             deleted = _delete_sockets(directory) if delete_sockets else set()
@@ -229,17 +229,17 @@ class _RealServing:
         return deleted
 
     def place(self) -> KubeletSocket:
-        """See :class:`Serving`."""
+        """See :class:`DeviceSocket`."""
         if self._listener.is_in_place():
             return KubeletSocket.OURS
         return KubeletSocket.ANOTHER if os.path.lexists(self._listener.path) else KubeletSocket.MISSING
 
     def retire(self) -> None:
-        """See :class:`Serving`."""
+        """See :class:`DeviceSocket`."""
         self._stopping.set()
 
     def close(self) -> None:
-        """See :class:`Serving`."""
+        """See :class:`DeviceSocket`."""
         self._listener.close()
 
 

@@ -29,7 +29,7 @@ from ...protocol.plugins.status import Watching
 from ...protocol.registration.crashes import in_one_line
 from ..discovery.directory import describe
 from ..messaging.mailbox import report
-from .directory import DeviceDirectory, KubeletSocket, Serving, SocketTakenError
+from .directory import DeviceDirectory, DeviceSocket, KubeletSocket, SocketTakenError
 from .register_calls import CallsConfig, RegisterCalls
 
 #: Seconds between two looks at the directory without an event, and the least between two looks.
@@ -55,7 +55,7 @@ class DeviceServer:
         self._heartbeat = heartbeat
         self._calls = RegisterCalls(config, directory)
         #: The current socket, if there is one.
-        self._serving: Serving | None = None
+        self._serving: DeviceSocket | None = None
         #: Why nothing is served until the daemon is started again.
         self._taken: str | None = None
         self._failures = 0
@@ -115,7 +115,7 @@ class DeviceServer:
                         await watch.wait()
                     await trio.sleep(_LOOK_GAP)
 
-    async def _look(self, nursery: trio.Nursery, serving: Serving) -> bool:
+    async def _look(self, nursery: trio.Nursery, serving: DeviceSocket) -> bool:
         """Look at the directory; return whether nothing has changed."""
         place = serving.place()
         match place:
@@ -167,7 +167,7 @@ class DeviceServer:
         self._failures += 1
         await trio.sleep(_BACKOFF.delay(self._failures))
 
-    async def _remake(self, nursery: trio.Nursery, serving: Serving) -> None:
+    async def _remake(self, nursery: trio.Nursery, serving: DeviceSocket) -> None:
         """Make the socket again after a pause, since plugins take a new socket for a restart."""
         await self._show(Watching.UNAVAILABLE, f"kubelet.sock was removed, and is made again after {REMAKE:g} s")
         await trio.sleep(REMAKE)

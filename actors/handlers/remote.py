@@ -28,13 +28,13 @@ from ...protocol.handlers.remote import (
     PING_EVERY,
     Ask,
     AskKind,
+    AskResult,
     Asks,
     Event,
     HandlerRefusedError,
     Instance,
     RoleTold,
     Synced,
-    Verdict,
     Withdrawn,
 )
 from ...protocol.logs.lines import SILENT, Level, Logger
@@ -67,7 +67,7 @@ class Reported(Protocol):
         """Take that it has left."""
 
 
-def _nobody(_: Verdict) -> None:
+def _nobody(_: AskResult) -> None:
     """Take the answer to an ask for which nobody waits."""
 
 
@@ -142,11 +142,11 @@ class Session:
         self._events.append(RoleTold(instance, active))
         self.wake()
 
-    async def ask(self, kind: AskKind, instance: Instance | None) -> Verdict:
+    async def ask(self, kind: AskKind, instance: Instance | None) -> AskResult:
         """Ask, and wait for the verdict. If the caller is cancelled before there is one, the ask is taken back."""
-        answered, verdicts = trio.Event(), list[Verdict]()
+        answered, verdicts = trio.Event(), list[AskResult]()
 
-        def note(verdict: Verdict) -> None:
+        def note(verdict: AskResult) -> None:
             verdicts.append(verdict)
             answered.set()
 
@@ -181,7 +181,7 @@ class Session:
             self._named = {}
             self.wake()
 
-    def answer(self, number: int, verdict: Verdict) -> bool:
+    def answer(self, number: int, verdict: AskResult) -> bool:
         """Take an answer; return False if nothing was asked under this number, or nobody waits for it any more."""
         ask = self.asks.take(number)
         if ask is None:
@@ -208,7 +208,7 @@ class Session:
     def give_up(self, why: str) -> None:
         """End all asks, because the handler is gone or hangs."""
         for ask in self.asks.clear():
-            ask.answer(Verdict(why, away=True))
+            ask.answer(AskResult(why, away=True))
 
 
 class RemoteHandler:
@@ -345,7 +345,7 @@ class RemoteHandler:
             last = session.asks.put(AskKind.DEREGISTER, instance, math.inf, note).number
         return last
 
-    def _note_refusal(self, instance: Instance, verdict: Verdict) -> None:
+    def _note_refusal(self, instance: Instance, verdict: AskResult) -> None:
         if verdict.error is not None and not verdict.away:
             log_failed_deregister(self._log, self.plugin_type, instance.name, instance.socket, verdict.error)
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 from ...protocol.errors import StateError
 from ...protocol.leases.config import LeaseHistoryConfig
@@ -106,8 +105,7 @@ class HistoryDatabase:
         self._has_begun = False
         self._trimmed = -_TRIM
         self._path = None if path == ":memory:" else path
-        uri = path if path == ":memory:" else f"file:{quote(os.fsencode(path))}"
-        self._database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
+        self._database = state_database.connected(path)
         with state_database.closed_on_error(self._database):
             self._prepare()
 
@@ -236,15 +234,12 @@ class HistoryDatabase:
                 self._database.execute("DELETE FROM held WHERE ended < ?", (oldest,))
                 self._database.execute("DELETE FROM gap WHERE until < ?", (oldest,))
         most = self._config.max_bytes // _PAGE
-        while self._pages("page_count") - self._pages("freelist_count") > _NEARLY_FULL * most and self._delete_some():
+        pages = partial(state_database.pragma, self._database)
+        while pages("page_count") - pages("freelist_count") > _NEARLY_FULL * most and self._delete_some():
             pass
-        if self._pages("page_count") > most:  # The limit was lower at this start.
+        if pages("page_count") > most:  # The limit was lower at this start.
             # Each step frees a page, and execute() makes one step, since there are no columns.
             self._database.executescript("PRAGMA incremental_vacuum")
-
-    def _pages(self, name: str) -> int:
-        found: int = self._database.execute(f"PRAGMA {name}").fetchone()[0]
-        return found
 
     def _delete_some(self) -> bool:
         """Delete the oldest rows of the user who has most, so that nobody displaces the rows of others.

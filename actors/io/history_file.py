@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -83,7 +82,7 @@ class HistoryFile:
                 self._let_go()
 
     def _open(self) -> HistoryDatabase:
-        if self._database is not None and self._file == self._identity():
+        if self._database is not None and self._file == state_database.identity(self.path):
             return self._database
         self._let_go()  # It was removed or replaced, so that what is written there would be lost.
         state_database.make_file(self.path)
@@ -95,17 +94,11 @@ class HistoryFile:
             self._database = self._opened()
         if self._set_aside_because:
             self._database.before = f"the file was set aside: {self._set_aside_because[-1]}"
-        self._file = self._identity()
+        self._file = state_database.identity(self.path)
         return self._database
 
     def _opened(self) -> HistoryDatabase:
         return HistoryDatabase(self.path, self._config, self._boot)
-
-    def _identity(self) -> tuple[int, int] | None:
-        with suppress(FileNotFoundError):
-            found = os.stat(self.path)
-            return found.st_dev, found.st_ino
-        return None
 
     def _set_aside(self, why: str) -> None:
         state_database.set_aside(self.path)

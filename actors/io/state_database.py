@@ -49,7 +49,7 @@ _LEASE_PAGES = 13
 #: The number of pages in the journal before they are moved into the file, for which the disk is synchronized three
 #: times. It must stay small: the pages that are moved may need the space that the journal takes.
 _JOURNAL_PAGES = 64
-#: The same with less than ``_SCARCE`` free bytes.
+#: The same with less than ``_SCARCE`` free bytes, and after a failed write.
 _JOURNAL_PAGES_IF_SCARCE = 16
 _SCARCE = 1 << 20
 
@@ -82,6 +82,14 @@ def set_aside(path: str) -> None:
     for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
             os.replace(path + suffix, f"{path}.bad{suffix}")
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Return which file is at ``path``; None if there is none."""
+    with suppress(FileNotFoundError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def make_file(path: str) -> None:
@@ -175,6 +183,12 @@ def _empty_journal(database: sqlite3.Connection) -> None:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
+def _give_up_journal(database: sqlite3.Connection) -> None:
+    """Give the space of the journal to the next try, and keep it small from now on."""
+    database.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES_IF_SCARCE}")
+    _empty_journal(database)
+
+
 def open_to_read(path: str) -> sqlite3.Connection:
     """Open the database at ``path``, which may be in a place where nothing can be written.
 
@@ -196,23 +210,27 @@ def _keep_in_memory(database: sqlite3.Connection) -> None:
 
 
 def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
-    uri = f"file:{quote(os.fsencode(path))}{options}"
-    database = sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
-    with closed_on_error(database):
+    with closed_on_error(connected(path, options)) as database:
         prepare(database)
         check(database, APPLICATION_ID, VERSION)
     return database
 
 
+def connected(path: str, options: str = "") -> sqlite3.Connection:
+    """Connect to the database at ``path``. Statements that are not in a transaction are one each; nothing waits."""
+    uri = f"file:{quote(os.fsencode(path))}{options}"
+    return sqlite3.connect(uri, uri=True, timeout=0.0, isolation_level=None, check_same_thread=False)
+
+
 @contextmanager
-def closed_on_error(database: sqlite3.Connection) -> Iterator[None]:
+def closed_on_error(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """Close a database whose preparation fails, or is interrupted.
 
     Raises:
       NotUsableError: if it is damaged.
     """
     try:
-        yield
+        yield database
     except sqlite3.DatabaseError as error:
         database.close()
         if is_damaged(error):
@@ -229,7 +247,7 @@ def check(database: sqlite3.Connection, ours: int, known: int) -> None:
     Raises:
       NotUsableError: if not.
     """
-    application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
+    application, version = pragma(database, "application_id"), pragma(database, "user_version")
     if not application and not version and not has_tables(database):
         return  # A new file.
     if application != ours:
@@ -241,7 +259,8 @@ def check(database: sqlite3.Connection, ours: int, known: int) -> None:
         raise NotUsableError(f"it is damaged: {problems[0]}")
 
 
-def _pragma(database: sqlite3.Connection, name: str) -> int:
+def pragma(database: sqlite3.Connection, name: str) -> int:
+    """Return the number that a pragma has."""
     found: int = database.execute(f"PRAGMA {name}").fetchone()[0]
     return found
 
@@ -343,7 +362,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
 
 
 def _make_tables(database: sqlite3.Connection) -> None:
-    found = _pragma(database, "user_version")
+    found = pragma(database, "user_version")
     for version, statements in _TABLES.items():
         if version > found:
             for statement in statements:
@@ -363,7 +382,7 @@ def write(database: sqlite3.Connection, groups: Sequence[Group], now: float, boo
         with _lasting(database) if resources else nullcontext():
             conflicts = iter(_write_all(database, [group for group in groups if group], now, boot))
     except sqlite3.OperationalError:
-        _empty_journal(database)  # Gives its space to the next try.
+        _give_up_journal(database)
         raise
     return [next(conflicts) if group else None for group in groups]
 
@@ -375,7 +394,7 @@ def size_of(groups: Sequence[Group]) -> int:
 
 
 def try_room(database: sqlite3.Connection, size: int) -> None:
-    """Write and remove as much as a lease with texts of ``size`` takes.
+    """Write and remove as much as a lease with texts of ``size`` takes, and free that space for the lease.
 
     Raises:
       sqlite3.Error: if that is not possible now.
@@ -384,8 +403,9 @@ def try_room(database: sqlite3.Connection, size: int) -> None:
         text = os.urandom((_LEASE_PAGES * _PAGE + size) // 2).hex()
         database.execute("INSERT OR REPLACE INTO meta VALUES('room', ?)", (text,))
         database.execute("DELETE FROM meta WHERE key = 'room'")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.OperationalError:
-        _empty_journal(database)  # As above.
+        _give_up_journal(database)
         raise
 
 

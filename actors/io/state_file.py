@@ -294,21 +294,15 @@ class StateFile:
             self._instance = state_database.instance(database) or ""
             self._mark(database)
             self._drain_files.write(self._known_drains())  # One of them may be missing, or older.
-            self._file = self._identity()
+            self._file = state_database.identity(self.path)
             self._has_begun = True
-        elif self._file != self._identity():
+        elif self._file != state_database.identity(self.path):
             # What is written to a file that was removed is lost with this process.
             raise StateError(
                 f"{self.path} was removed or replaced while plugind ran: start plugind again, and if no device is in"
                 " use, say so with 'plugind leases recover --none-held'"
             )
         return database
-
-    def _identity(self) -> tuple[int, int] | None:
-        with suppress(FileNotFoundError):
-            found = os.stat(self.path)
-            return found.st_dev, found.st_ino
-        return None
 
     def _begin_with_room(self) -> None:
         is_start = not self._has_begun

@@ -91,7 +91,7 @@ class _Sleep:
 
 
 class MemoryServing:
-    """See :class:`~plugind.actors.devices.directory.Serving`."""
+    """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
 
     def __init__(self, path: str, directory: MemoryDirectory) -> None:
         self._path = path
@@ -108,7 +108,7 @@ class MemoryServing:
         self.crashes = False
 
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """See :class:`~plugind.actors.devices.directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while not self._retired:
@@ -131,7 +131,7 @@ class MemoryServing:
         self._arrived.set()
 
     def publish(self, *, delete_sockets: bool) -> set[str]:
-        """See :class:`~plugind.actors.devices.directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
         deleted: set[str] = set()
         if delete_sockets:
             for name, child in [*self._files.inode(self._path).children.items()]:
@@ -144,7 +144,7 @@ class MemoryServing:
         return deleted
 
     def place(self) -> KubeletSocket:
-        """See :class:`~plugind.actors.devices.directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
         try:
             inode = self._files.inode(os.path.join(self._path, self._name))
         except FileNotFoundError:
@@ -152,12 +152,12 @@ class MemoryServing:
         return KubeletSocket.OURS if inode is self._inode else KubeletSocket.ANOTHER
 
     def retire(self) -> None:
-        """See :class:`~plugind.actors.devices.directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
         self._retired = True
         self.wake()
 
     def close(self) -> None:
-        """See :class:`~plugind.actors.devices.directory.Serving`."""
+        """See :class:`~plugind.actors.devices.directory.DeviceSocket`."""
         if self.closed:
             return
         self.closed = True

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -15,6 +13,7 @@ from grpclib.exceptions import GRPCError
 from ...protocol.plugins.devices import Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
+from .feeds import Feed
 from .reactions import Reaction
 
 if TYPE_CHECKING:
@@ -30,44 +29,6 @@ class AllocationCall(enum.StrEnum):
     PREFERRED = "GetPreferredAllocation"
     ALLOCATE = "Allocate"
     PRE_START = "PreStartContainer"
-
-
-#: How many lists wait for a slow reader. Each list is complete, so the oldest ones are dropped beyond that.
-MOST_WAITING = 64
-
-
-@attrs.define(eq=False)
-class _Feed:
-    """The lists that one stream must send, and then its end."""
-
-    _lists: deque[api.ListAndWatchResponse] = attrs.field(factory=lambda: deque(maxlen=MOST_WAITING))
-    _end: GRPCError | None = None
-    _news: trio.Event = attrs.field(factory=trio.Event)
-
-    def put(self, message: api.ListAndWatchResponse) -> None:
-        """Queue a list, unless the stream must end."""
-        if self._end is None:
-            self._lists.append(message)
-            self._news.set()
-
-    def skip(self) -> None:
-        """Drop the queued lists."""
-        self._lists.clear()
-
-    def finish(self, error: GRPCError) -> None:
-        """End the stream after the queued lists."""
-        self._end = self._end or error
-        self._news.set()
-
-    async def next(self) -> api.ListAndWatchResponse | GRPCError:
-        """Wait for the next list, or the end of the stream, and return it."""
-        while not self._lists and self._end is None:
-            self._news = trio.Event()
-            await self._news.wait()
-        if self._lists:
-            return self._lists.popleft()
-        assert self._end is not None
-        return self._end
 
 
 class FakeDevices(DevicePluginBase):
@@ -103,7 +64,7 @@ class FakeDevices(DevicePluginBase):
         #: The answer to Allocate in place of that of :meth:`allocate`, if any.
         self.answer: api.AllocateResponse | None = None
         self._message = message_of(devices)
-        self._open: set[_Feed] = set()
+        self._open: set[Feed[api.ListAndWatchResponse]] = set()
 
     def show(self, *devices: Device) -> None:
         """List these devices from now on; each open stream gets the list."""
@@ -138,7 +99,7 @@ class FakeDevices(DevicePluginBase):
         self.streamed.append(trio.current_time())
         if self.stream_error is not None:
             raise self.stream_error
-        feed = _Feed()
+        feed = Feed[api.ListAndWatchResponse]()
         self._open.add(feed)
         self.most_streams = max(self.most_streams, self.streams)
         try:

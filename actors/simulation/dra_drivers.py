@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import attrs
 import trio
 from google.protobuf.message import Message
 from grpclib.const import Handler as Method
@@ -27,6 +25,7 @@ from ...protocol.proto import dra_v1beta1_pb2 as v1beta1
 from ...protocol.proto.health_v1_grpc import HealthBase
 from ...protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 from ..grpc.server.serve import Service
+from .feeds import Feed
 from .reactions import Reaction
 
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ A = TypeVar("A", bound=Message)
 
 #: The usual services of a driver, none of which reports health.
 USUAL_SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
-#: How many lists wait for a slow reader. Each list is complete, so the oldest ones are dropped beyond that.
-MOST_WAITING = 64
 
 
 class DRACall(enum.StrEnum):
@@ -51,33 +48,6 @@ class DRACall(enum.StrEnum):
     WATCH = "NodeWatchResources"
     #: The status of the process, by gRPC's health service.
     CHECK = "Check"
-
-
-@attrs.define(eq=False)
-class _Feed:
-    """The lists that one stream must send, and then its end."""
-
-    _lists: deque[tuple[DeviceReport, ...]] = attrs.field(factory=lambda: deque(maxlen=MOST_WAITING))
-    _end: GRPCError | None = None
-    _news: trio.Event = attrs.field(factory=trio.Event)
-
-    def put(self, devices: tuple[DeviceReport, ...]) -> None:
-        if self._end is None:
-            self._lists.append(devices)
-            self._news.set()
-
-    def finish(self, error: GRPCError) -> None:
-        self._end = self._end or error
-        self._news.set()
-
-    async def next(self) -> tuple[DeviceReport, ...] | GRPCError:
-        while not self._lists and self._end is None:
-            self._news = trio.Event()
-            await self._news.wait()
-        if self._lists:
-            return self._lists.popleft()
-        assert self._end is not None
-        return self._end
 
 
 class FakeDRADriver:
@@ -113,7 +83,7 @@ class FakeDRADriver:
         #: The most health streams that were open at once.
         self.most_streams = 0
         self._devices: tuple[DeviceReport, ...] | None = None
-        self._open: set[_Feed] = set()
+        self._open: set[Feed[tuple[DeviceReport, ...]]] = set()
 
     def called(self, call: DRACall) -> int:
         """Return how often ``call`` came."""
@@ -168,7 +138,7 @@ class FakeDRADriver:
         """Send each list of devices that is shown, until the stream must end, or misbehave."""
         await stream.recv_message()
         await self._begin(DRACall.WATCH, service, stream.peer)
-        feed = _Feed()
+        feed = Feed[tuple[DeviceReport, ...]]()
         self._open.add(feed)
         self.most_streams = max(self.most_streams, self.streams)
         try:

@@ -417,7 +417,7 @@ class PluggedIn:
         if isinstance(self.plugin, FakePlugin):
             services = [FakeRegistration(self.plugin, report, self.reset), *self.plugin.serves]
         else:
-            services = [_Recorded(service, report) for service in self.plugin]
+            services = [_ReportedService(service, report) for service in self.plugin]
         failures: list[HandlerFailed] = []
         await serve_stream(services, stream, report=partial(_report, failures))
         for failure in failures:
@@ -447,7 +447,7 @@ def _report(failures: list[HandlerFailed], what: HandlerFailed | ConnectionEnded
         log_report(what)
 
 
-class _Recorded:
+class _ReportedService:
     """A service whose calls are recorded before they are made."""
 
     def __init__(self, service: Service, report: Callable[[Call], None]) -> None:

@@ -87,10 +87,10 @@ async def _play(
     handler = make_handler()
     for plugin in plugins:
         check_handler(plugin.type, handler, config.timeouts.of_handler(plugin.type))
-    recorded = _Recorded(handler)
+    recorded = _RecordingHandler(handler)
     node = SimulatedNode(config, handlers=dict.fromkeys((plugin.type for plugin in plugins), recorded))
     rolls = random.Random(config.seed)
-    lives, played = Lives(node, plugins, rolls), 0
+    lives, played = PluginLives(node, plugins, rolls), 0
 
     async def check() -> None:
         await node.settled(patience=0)
@@ -113,7 +113,7 @@ async def _play(
         raise
 
 
-class _Recorded:
+class _RecordingHandler:
     """A handler that passes each call on, and records which plugins the other one has."""
 
     def __init__(self, handler: Handler) -> None:
@@ -156,7 +156,7 @@ async def _awaited(answer: Awaitable[None] | None) -> None:
         await answer
 
 
-class Lives:
+class PluginLives:
     """Plugins on ``node`` that appear, change and fail at random: copies of ``plugins``."""
 
     def __init__(self, node: SimulatedNode, plugins: Sequence[FakePlugin], rolls: random.Random) -> None:

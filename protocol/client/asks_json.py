@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar, assert_never
 
-from ..handlers.remote import MOST_OPEN, Ask, AskKind, Event, Instance, RoleTold, Synced, Verdict, Withdrawn
+from ..handlers.remote import MOST_OPEN, Ask, AskKind, AskResult, Event, Instance, RoleTold, Synced, Withdrawn
 from ..leases.asked_json import Fields, check_range, fields_of, flag, or_none, word
 from ..leases.json_values import every, exactly, exactly_or_none, number, text_by_text, texts, wrong_form_is
 from ..plugins.health import Health
@@ -135,7 +135,7 @@ def held_to_json(session: str, instances: Iterable[Instance]) -> Iterator[HeldBo
     yield {"session": session, "held": few, "more": False}
 
 
-def answer_to_json(session: str, asked: int, verdict: Verdict) -> AnswersBody:
+def answer_to_json(session: str, asked: int, verdict: AskResult) -> AnswersBody:
     """Return the body of ``POST …/answers`` with one answer."""
     return {"session": session, "answers": [{"id": asked, "error": verdict.error, "cause": verdict.cause}]}
 
@@ -193,7 +193,7 @@ def _text(found: object, most: float = math.inf) -> str:
     return text
 
 
-def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, Verdict], ...]]:
+def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, AskResult], ...]]:
     """Return the token of a handler's session, and its verdicts by the numbers of their asks.
 
     Raises:
@@ -205,10 +205,10 @@ def answers_from_json(body: bytes) -> tuple[str, tuple[tuple[int, Verdict], ...]
     return posted
 
 
-def _answer(fields: Fields) -> tuple[int, Verdict]:
+def _answer(fields: Fields) -> tuple[int, AskResult]:
     number = fields.needed("id", lambda found: exactly(int, found), "the id of an ask, a number")
     error = fields.get("error", or_none(_said), "why not, in words; null or nothing if all is well", None)
-    return number, Verdict(error, fields.get("cause", or_none(_said), "the error in few words", None))
+    return number, AskResult(error, fields.get("cause", or_none(_said), "the error in few words", None))
 
 
 def health_from_json(body: bytes) -> tuple[str, tuple[HealthPosted, ...]]:

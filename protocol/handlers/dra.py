@@ -208,10 +208,5 @@ class Drivers:
         driver = self._drivers.get(name)
         return None if driver is None else driver.unusable
 
-    def is_gone(self, name: str) -> bool:
-        """Whether no instance of the driver was connected for too long."""
-        driver = self._drivers.get(name)
-        return driver is not None and driver.gone
-
     def __len__(self) -> int:
         return len(self._drivers)

@@ -12,7 +12,7 @@ from ..plugins.status import StateName
 RefreshFacts = Callable[[str, int], bool]
 
 
-class Instance(Protocol):
+class AskedPlugin(Protocol):
     """A plugin whose facts can be asked for."""
 
     @property
@@ -32,12 +32,12 @@ ASKED = "its facts are asked for now"
 NO_FACTS = "the handler of its type asks for no facts"
 
 
-def ask_for_facts(refresh: RefreshFacts, plugins: Iterable[Instance]) -> tuple[RetryAnswer, ...]:
+def ask_for_facts(refresh: RefreshFacts, plugins: Iterable[AskedPlugin]) -> tuple[RetryAnswer, ...]:
     """Ask to refresh the facts of each registered plugin; return for each plugin whether that was possible."""
     return tuple(_asked(refresh, plugin) for plugin in plugins)
 
 
-def _asked(refresh: RefreshFacts, plugin: Instance) -> RetryAnswer:
+def _asked(refresh: RefreshFacts, plugin: AskedPlugin) -> RetryAnswer:
     if plugin.state not in (StateName.REGISTERED, StateName.OBSERVED):
         why = f"it is {plugin.state}, and has facts only once it is registered"
         return RetryAnswer(plugin.socket, tried=False, why=why)

@@ -48,7 +48,7 @@ class Instance:
 
 
 @value
-class Verdict:
+class AskResult:
     """How an ask ended: the handler's answer, or that there is no handler any more."""
 
     error: str | None = None
@@ -69,7 +69,7 @@ class Ask:
     #: ``trio.current_time()`` at which the caller stops waiting.
     deadline: float
     #: Called with the verdict, once; not called if the ask is withdrawn.
-    answer: Callable[[Verdict], None]
+    answer: Callable[[AskResult], None]
 
     @property
     def name(self) -> str:
@@ -124,7 +124,9 @@ class Asks:
         """Whether an ask can be sent now."""
         return bool(self._ready) and len(self._open) < MOST_OPEN
 
-    def put(self, kind: AskKind, instance: Instance | None, deadline: float, answer: Callable[[Verdict], None]) -> Ask:
+    def put(
+        self, kind: AskKind, instance: Instance | None, deadline: float, answer: Callable[[AskResult], None]
+    ) -> Ask:
         """Add an ask."""
         self._numbers += 1
         ask = Ask(self._numbers, kind, instance, deadline, answer)

@@ -28,7 +28,7 @@ from .ends import Ends
 from .entries import Amendment, Asker, LeaseEntry
 from .grace import GRACE, needed_of
 from .limits import (
-    Usage,
+    UserTotals,
     failure_of,
     limits_of,
     longest_of,
@@ -132,7 +132,7 @@ class Book:
         self._ends = Ends()
         #: When the longest times of held leases are over, by ``CLOCK_BOOTTIME`` in nanoseconds.
         self._longest = Ends()
-        self._usage = Usage()
+        self._usage = UserTotals()
         #: The leases whose containers have ended and may come back, in the order of these ends.
         self._in_grace: dict[str, LeaseEntry] = {}
         #: The leases whose owners are to be stopped when a device is unhealthy.

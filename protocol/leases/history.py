@@ -16,8 +16,8 @@ import attrs
 from ..logs.lines import timestamp
 from ..text import cut, encodable
 from ..values import value
-from .asked_json import MAX_UID, RequestError, unix_seconds
-from .json_values import exactly, exactly_or_none, number, text_by_text, wrong_form_is
+from .asked_json import MAX_UID, RequestError, or_none, unix_seconds
+from .json_values import every, exactly, exactly_or_none, number, text_by_text, wrong_form_is
 from .leases_json import LeaseJsonError
 from .rows import kind_of
 from .values import Lease, process_of
@@ -259,6 +259,9 @@ def row_to_json(row: HistoryRow, now: float) -> dict[str, Json]:
     }
 
 
+_number_or_none: Final = or_none(number)
+
+
 def _row_of(content: Any) -> HistoryRow:
     return HistoryRow(
         exactly(str, content["lease"]),
@@ -277,24 +280,17 @@ def _row_of(content: Any) -> HistoryRow:
     )
 
 
-def _number_or_none(found: object) -> float | None:
-    return None if found is None else number(found)
-
-
 def gap_to_json(gap: Gap) -> dict[str, Json]:
     """Return the JSON form of a gap."""
     return {"since_unix": gap.since, "until_unix": gap.until, "leases": gap.leases, "reason": gap.reason}
 
 
-def _gaps_of(content: Any) -> tuple[Gap, ...]:
-    return tuple(
-        Gap(
-            _number_or_none(gap["since_unix"]),
-            number(gap["until_unix"]),
-            exactly_or_none(int, gap["leases"]),
-            exactly(str, gap["reason"]),
-        )
-        for gap in exactly(list, content)
+def _gap_of(content: Any) -> Gap:
+    return Gap(
+        _number_or_none(content["since_unix"]),
+        number(content["until_unix"]),
+        exactly_or_none(int, content["leases"]),
+        exactly(str, content["reason"]),
     )
 
 
@@ -305,9 +301,8 @@ def history_from_json(content: Any) -> History:
       LeaseJsonError: if it is not of that form.
     """
     with wrong_form_is(LeaseJsonError, "it is no history that this version of plugind knows"):
-        rows = tuple(map(_row_of, exactly(list, content["rows"])))
         uid, more = exactly_or_none(int, content["uid"]), exactly(bool, content["more"])
-        return History(uid, _gaps_of(content["gaps"]), rows, more)
+        return History(uid, every(_gap_of, content["gaps"]), every(_row_of, content["rows"]), more)
 
 
 def usage_to_json(usage: Usage, by: str) -> dict[str, Json]:
@@ -324,13 +319,10 @@ def usage_from_json(content: Any) -> UsageAnswer:
     """
     with wrong_form_is(LeaseJsonError, "it is no usage that this version of plugind knows"):
         key = {USER: "uid", RESOURCE: RESOURCE}.get(exactly(str, content["by"]), LABEL)
-        found = tuple(
-            Usage(_key_of(one[key]), number(one["device_hours"]) * _HOUR, exactly(int, one["leases"]))
-            for one in exactly(list, content["usage"])
-        )
+
+        def usage_of(one: Any) -> Usage:
+            found = one[key] if type(one[key]) is int else exactly_or_none(str, one[key])
+            return Usage(found, number(one["device_hours"]) * _HOUR, exactly(int, one["leases"]))
+
         uid, more = exactly_or_none(int, content["uid"]), exactly(bool, content["more"])
-        return UsageAnswer(uid, _gaps_of(content["gaps"]), found, more)
-
-
-def _key_of(found: object) -> int | str | None:
-    return found if type(found) is int else exactly_or_none(str, found)
+        return UsageAnswer(uid, every(_gap_of, content["gaps"]), every(usage_of, content["usage"]), more)

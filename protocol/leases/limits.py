@@ -25,7 +25,7 @@ RESERVED_PREFIXES = ("slurm:", "nomad:", "nomad-", "unit:")
 
 
 @attrs.define
-class Usage:
+class UserTotals:
     """What each user has."""
 
     leases: Counter[int] = attrs.field(factory=Counter)

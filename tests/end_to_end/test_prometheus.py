@@ -164,6 +164,7 @@ def test_alerts_fire_for_the_plugins_that_fail_and_end_when_they_are_back(
         "summary": "node-7 lacks the plugin blue",
         "description": "It is not registered, or does not serve, or is not healthy where that is required."
         " There: plugind describe blue",
+        "runbook": "docs/runbooks.md#a-wedged-plugin",
     }
     labelled = {**NODE, "name": "blue", "severity": "critical"}
     tests = {

@@ -12,7 +12,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.grpc.client.channel import Channel
-from plugind.actors.grpc.client.registration_channel import RegistrationChannel, UnaryCalls
+from plugind.actors.grpc.client.registration_channel import RegistrationChannel
 from plugind.actors.grpc.client.transport import Transport
 from plugind.actors.grpc.client.turns import Shared
 from plugind.actors.simulation.streams import ClientEnd, memory_connection
@@ -30,7 +30,7 @@ from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.known_streams import GET_INFO, NOTIFY, answers, cut
 from plugind.tests.wire.hostile import HELLO, INFO, answer, data, headers, message, trailers, warm
 
-Make = Callable[[Transport], UnaryCalls]
+Make = Callable[[Transport], Channel | RegistrationChannel]
 CALLS: tuple[tuple[str, Message, type[Message]], ...] = (
     (GET_INFO[0], InfoRequest(), PluginInfo),
     (NOTIFY[0], RegistrationStatus(plugin_registered=True), RegistrationStatusResponse),
@@ -88,7 +88,7 @@ class Talk:
             self.results.append(bytes(self.heard))
 
 
-async def led(make: Make, *parts: Sequence[bytes]) -> tuple[list[object], UnaryCalls]:
+async def led(make: Make, *parts: Sequence[bytes]) -> tuple[list[object], Channel | RegistrationChannel]:
     """Lead a conversation, and return how each call ended and what the plugin had heard by then."""
     async with trio.open_nursery() as nursery:
         talk = Talk(make, nursery)
@@ -210,7 +210,7 @@ async def test_a_request_is_sent_in_as_many_pieces_as_the_socket_takes(most: int
     """Fault 62: a plugin that does not read."""
 
     def narrow(make: Make) -> Make:
-        def made(transport: Transport) -> UnaryCalls:
+        def made(transport: Transport) -> Channel | RegistrationChannel:
             assert isinstance(transport, ClientEnd)
             return make(Narrow(transport, most))
 

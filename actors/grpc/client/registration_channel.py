@@ -9,7 +9,6 @@ plugin, and resume it (:meth:`RegistrationChannel.patient_unary`).
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import trio
 from google.protobuf.message import DecodeError
@@ -24,19 +23,6 @@ from .channel import Channel, the_answer
 from .stream import CANCELLED, RecvT, SendT, undecodable
 from .transport import Transport
 from .turns import Shared
-
-
-class UnaryCalls(Protocol):
-    """The interface that a registration needs of its connection. A :class:`Channel` has it too."""
-
-    #: See ``Driver``.
-    on_used_up: Callable[[], None] | None
-
-    async def unary(self, path: str, request: SendT, reply_type: type[RecvT]) -> RecvT:
-        """See :class:`Channel`."""
-
-    def close(self) -> None:
-        """See ``Driver``."""
 
 
 class RegistrationChannel:

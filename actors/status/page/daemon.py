@@ -73,7 +73,7 @@ _GONE: Final = "gone"
 
 
 @attrs.frozen
-class Watch:
+class WatchedTable:
     """A stream of changes of the daemon, and its table."""
 
     path: str
@@ -91,9 +91,9 @@ _PLUGIN: Final = (
 _RESOURCE: Final = ("state", "reason", "since", "capacity", "allocatable", "last_capacity", "plugin")
 _LEASE: Final = ("state", "reason", "uid", "owner", "created_unix", "time", "devices", "request", "warnings")
 WATCHES: Final = (
-    Watch("/watch", PLUGINS, "socket", _PLUGIN),
-    Watch("/v1/devices/watch", RESOURCES, "resource", _RESOURCE),
-    Watch("/v1/leases/watch", LEASES, "id", _LEASE),
+    WatchedTable("/watch", PLUGINS, "socket", _PLUGIN),
+    WatchedTable("/v1/devices/watch", RESOURCES, "resource", _RESOURCE),
+    WatchedTable("/v1/leases/watch", LEASES, "id", _LEASE),
 )
 
 
@@ -172,7 +172,7 @@ def _objects(found: object) -> list[Mapping[str, Any]]:
 
 @attrs.define
 class _WatchFollower:
-    _watch: Watch
+    _watch: WatchedTable
     _path: str
     _timeout: float
     _board: Board

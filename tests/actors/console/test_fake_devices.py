@@ -26,7 +26,8 @@ from plugind.actors.console.fake_control import MAX_LINE, LineBuffer, follow_pip
 from plugind.actors.console.fake_devices import obey
 from plugind.actors.grpc.server.serve import serve_listener, serve_unix
 from plugind.actors.io.unix_socket import listen
-from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
+from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.actors.simulation.feeds import MOST_WAITING
 from plugind.actors.simulation.file_devices import DeviceFile, FileDevices
 from plugind.actors.simulation.plugins import Call
 from plugind.actors.simulation.reactions import Reaction

@@ -14,7 +14,7 @@ import pytest
 import trio
 from inotify_simple import INotify, flags
 
-from plugind.actors.devices.directory import KubeletSocket, RealDeviceDirectory, Serving, SocketTakenError
+from plugind.actors.devices.directory import DeviceSocket, KubeletSocket, RealDeviceDirectory, SocketTakenError
 from plugind.actors.trust.directories import InsecureRootError
 from plugind.protocol.devices.calls import RegisterCall
 from plugind.protocol.discovery.device_directory import check_place, not_made
@@ -60,7 +60,7 @@ async def accept(call: RegisterCall) -> None:
 
 
 @asynccontextmanager
-async def serving(directory: RealDeviceDirectory, *, delete_sockets: bool = True) -> AsyncIterator[Serving]:
+async def serving(directory: RealDeviceDirectory, *, delete_sockets: bool = True) -> AsyncIterator[DeviceSocket]:
     """Serve as the device server does."""
     directory.hold()
     served = directory.listen()

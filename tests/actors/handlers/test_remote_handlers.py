@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from plugind.actors.handlers.errors import MAX_ERROR
 from plugind.actors.handlers.remote import RemoteHandlers, Session
 from plugind.actors.simulation.node import DEFAULT_CONFIG
-from plugind.actors.simulation.scripts import Lives
+from plugind.actors.simulation.scripts import PluginLives
 from plugind.protocol.client.asks_json import event_to_json
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.handlers.remote import (
@@ -28,12 +28,12 @@ from plugind.protocol.handlers.remote import (
     PING_EVERY,
     Ask,
     AskKind,
+    AskResult,
     Asks,
     HandlerRefusedError,
     Instance,
     RoleTold,
     Synced,
-    Verdict,
     Withdrawn,
 )
 from plugind.protocol.plugins.health import Health
@@ -64,7 +64,7 @@ class Process:
     pid: int = 7
     #: What it has, which outlives its sessions.
     has: dict[str, Instance] = attrs.field(factory=dict)
-    verdicts: dict[AskKind, Verdict | None] = attrs.field(factory=dict)
+    verdicts: dict[AskKind, AskResult | None] = attrs.field(factory=dict)
     told: list[str] = attrs.field(factory=list)
     unanswered: list[Ask] = attrs.field(factory=list)
     session: Session = attrs.field(init=False)
@@ -102,7 +102,7 @@ class Process:
                 self.told.append("synced")
 
     def answer(self, ask: Ask) -> None:
-        verdict = self.verdicts.get(ask.kind, Verdict())
+        verdict = self.verdicts.get(ask.kind, AskResult())
         if verdict is None:
             self.unanswered.append(ask)
             return
@@ -120,7 +120,7 @@ class Process:
 
 @asynccontextmanager
 async def served(
-    config: Config = KNOWN, verdicts: Mapping[AskKind, Verdict | None] = {}
+    config: Config = KNOWN, verdicts: Mapping[AskKind, AskResult | None] = {}
 ) -> AsyncIterator[tuple[SimulatedNode, trio.Nursery, Process]]:
     """Run a node, and a process that serves the type."""
     async with SimulatedNode(config) as node, trio.open_nursery() as nursery:
@@ -153,7 +153,7 @@ async def test_a_process_is_asked_what_a_handler_of_the_program_would_be(autojum
 
 
 async def test_a_refusal_is_told_to_the_plugin_in_the_words_of_the_process(autojump_clock: MockClock) -> None:
-    async with served(verdicts={AskKind.VALIDATE: Verdict("it is not known here")}) as (node, _, _):
+    async with served(verdicts={AskKind.VALIDATE: AskResult("it is not known here")}) as (node, _, _):
         plugin = node.plug("a.sock", sensor())
         await trio.sleep(0.1)
         assert node.state("a.sock") == "waiting"
@@ -321,7 +321,7 @@ async def test_three_plugins_are_told_that_a_handler_did_not_finish_and_all_othe
 async def test_an_error_of_a_deregister_is_logged_also_for_an_instance_of_before(autojump_clock: MockClock) -> None:
     """Fault 84."""
     log = Lines()
-    verdicts = {AskKind.DEREGISTER: Verdict("it is mounted " * 100)}
+    verdicts = {AskKind.DEREGISTER: AskResult("it is mounted " * 100)}
     async with SimulatedNode(KNOWN, log=log) as node, trio.open_nursery() as nursery:
         older = Instance("older-1", "b", "/plugins/b.sock")
         process = Process(node, has={older.id: older}, verdicts={**verdicts})
@@ -384,7 +384,7 @@ class Story:
     def __init__(self, node: SimulatedNode, nursery: trio.Nursery, seed: int) -> None:
         self.node, self.nursery, self.random = node, nursery, random.Random(seed)
         self.process, self.serves = Process(node), False
-        self.lives = Lives(node, [sensor(name) for name in "abcdef"], self.random)
+        self.lives = PluginLives(node, [sensor(name) for name in "abcdef"], self.random)
         self.pids = itertools.count(8)
 
     async def serve(self) -> None:
@@ -414,7 +414,7 @@ class Story:
 
     async def misbehave(self) -> None:
         kind = self.random.choice([*AskKind])
-        self.process.verdicts[kind] = self.random.choice([None, Verdict("no"), Verdict("no", "in short")])
+        self.process.verdicts[kind] = self.random.choice([None, AskResult("no"), AskResult("no", "in short")])
 
     async def behave(self) -> None:
         self.process.verdicts.clear()
@@ -423,9 +423,9 @@ class Story:
         """Answer what was not answered, some of it twice, and something that was never asked."""
         if self.serves:
             for ask in self.process.unanswered:
-                self.process.session.answer(ask.number, Verdict())
-                assert not self.process.session.answer(ask.number, Verdict())
-            assert not self.process.session.answer(10**6, Verdict())
+                self.process.session.answer(ask.number, AskResult())
+                assert not self.process.session.answer(ask.number, AskResult())
+            assert not self.process.session.answer(10**6, AskResult())
             self.process.unanswered.clear()
 
     async def restart(self) -> None:
@@ -472,7 +472,7 @@ async def test_after_any_story_a_process_has_exactly_the_plugins_that_are_there(
         story.process.kill()
 
 
-def nothing(_: Verdict) -> None:
+def nothing(_: AskResult) -> None:
     pass
 
 

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import Mock, create_autospec
 
@@ -749,3 +749,34 @@ async def test_a_start_finds_out_whether_there_is_room_for_a_lease(
     monkeypatch.undo()
     await file.begin()
     file.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+@pytest.mark.parametrize("leases_before", [5, 6])
+def test_once_a_full_disk_has_room_again_the_leases_that_follow_have_it_too(tmp_path: Path, leases_before: int) -> None:
+    """The try took the space that it had found: each lease failed, and no alert lasted for long enough to fire."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "tmpfs", tmp_path], check=True)
+    path = str(tmp_path / "state.db")
+    state_database.make_file(path)
+
+    def take(database: sqlite3.Connection, times: int) -> None:
+        for name in (f"lease {number}" for number in range(times)):
+            for change in (SaveLease(lease(name)), SaveLease(lease(name)), DeleteLease(name)):
+                write(database, [[change]], 0.0, "this boot")
+
+    try:
+        for number in range(2):  # The second has a file with pages, and a journal of its own.
+            with closing(open_to_write(path)) as database:
+                begin(database, "", "this boot", None)
+                write(database, [[SaveLease(lease(f"kept {number}", f"GPU-{number}"))]], 0.0, "this boot")
+                take(database, leases_before)
+                if number:
+                    with suppress(OSError), open(tmp_path / "filler", "wb", buffering=0) as filler:
+                        while filler.write(bytes(512)):
+                            pass
+                    with pytest.raises(sqlite3.OperationalError, match="full"):
+                        take(database, 20)
+                    try_room(database, 0)
+                    take(database, 20)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from plugind import Plugin, PluginError
 from plugind.actors.handlers.link import Link
-from plugind.actors.simulation.scripts import Lives
+from plugind.actors.simulation.scripts import PluginLives
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode, play
 
 PLUGINS = [FakePlugin("Colour", "red"), FakePlugin("Colour", "green"), FakePlugin("Colour", "old", ["0.1.0"])]
@@ -126,7 +126,7 @@ def test_an_error_of_the_handler_is_raised_whatever_the_invariant_says() -> None
 
 async def test_every_kind_of_act_is_played(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
-        lives = Lives(node, PLUGINS, random.Random(0))
+        lives = PluginLives(node, PLUGINS, random.Random(0))
         for _ in range(200):
             await lives.act()
         lives.recover()

@@ -24,7 +24,7 @@ from plugind.protocol.client.asks_json import (
     held_from_json,
     held_to_json,
 )
-from plugind.protocol.handlers.remote import Ask, AskKind, Instance, RoleTold, Synced, Verdict, Withdrawn
+from plugind.protocol.handlers.remote import Ask, AskKind, AskResult, Instance, RoleTold, Synced, Withdrawn
 from plugind.protocol.leases.asked_json import RequestError
 from plugind.protocol.plugins.health import Health
 from plugind.protocol.plugins.info import Plugin
@@ -99,8 +99,8 @@ def test_what_a_handler_has_is_said_in_as_many_bodies_as_it_takes(count: int, di
 
 
 def test_what_a_client_posts_is_valid() -> None:
-    check("answers", answer_to_json("S", 7, Verdict()))
-    check("answers", answer_to_json("S", 7, Verdict("too old " * 1000, "old")))
+    check("answers", answer_to_json("S", 7, AskResult()))
+    check("answers", answer_to_json("S", 7, AskResult("too old " * 1000, "old")))
     check("health", health_to_json("S", HealthPosted("e-3")))
     check("health", health_to_json("S", HealthPosted("e-3", Health.HEALTHY, "r", {"a": "b"}, ("w",), True, "gone")))
 

@@ -27,7 +27,7 @@ from plugind.protocol.leases.draining import DrainChange
 from plugind.protocol.leases.effects import DrainReply, Effect
 from plugind.protocol.leases.ends import Ends
 from plugind.protocol.leases.entries import LeaseEntry
-from plugind.protocol.leases.limits import Usage
+from plugind.protocol.leases.limits import UserTotals
 from plugind.protocol.leases.messages import Kept
 from plugind.protocol.leases.owners import begun
 from plugind.protocol.leases.states import Action, Event, LeasePhase
@@ -285,13 +285,13 @@ def _amend_in_memory() -> Bug:
 
 
 def _usage_grows() -> Bug:
-    add = Usage.add
+    add = UserTotals.add
 
-    def only_add(self: Usage, lease: Any, sign: int = 1) -> None:
+    def only_add(self: UserTotals, lease: Any, sign: int = 1) -> None:
         if sign > 0:
             add(self, lease)
 
-    return patch.object(Usage, "add", only_add)
+    return patch.object(UserTotals, "add", only_add)
 
 
 def _keep_files() -> Bug:
