@@ -7,6 +7,8 @@ from typing import Final
 
 #: The variable that names the status socket.
 STATUS_VARIABLE: Final = "PLUGIND_STATUS"
+#: The path of the service's.
+SERVICE_PATH: Final = "/run/plugind/status.sock"
 
 
 def default_status_path() -> str:
@@ -16,5 +18,5 @@ def default_status_path() -> str:
         return named
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if os.geteuid() == 0 or not runtime:
-        return "/run/plugind/status.sock"
+        return SERVICE_PATH
     return os.path.join(runtime, "plugind", "status.sock")

@@ -13,10 +13,14 @@ from typing import Final
 from ...protocol.text import encodable, escaped
 from ..io.replacing import replace_file
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
-from .unit_files import HIDDEN, drop_ins, files, quoted
+from .status_socket import UNIT_DIRECTORIES
+from .unit_files import HIDDEN, UNIT, drop_ins, files, quoted
 
 #: The directory of an administrator's units.
-DIRECTORY: Final = "/etc/systemd/system"
+DIRECTORY: Final = UNIT_DIRECTORIES[0]
+#: Where a package has its unit, and its drop-ins.
+PACKAGED: Final = UNIT_DIRECTORIES[1:]
+SHARED: Final = "/usr/share/plugind"
 #: The longest file that is compared with the new text; a longer one differs.
 _MOST: Final = 1024 * 1024
 
@@ -32,6 +36,8 @@ _EPILOG: Final = """examples:
   plugind install-unit --print
   plugind install-unit --device-plugins --leases
   systemctl daemon-reload && systemctl enable --now plugind
+
+If a package has installed the unit, only the drop-ins that you name are written, as links to those of the package.
 
 Options of the daemon are in /etc/default/plugind: PLUGIND_OPTIONS="--device-plugins --lease-group video".
 docs/operations.md says what the unit permits, and what each of its drop-ins adds.
@@ -63,19 +69,37 @@ def run(args: argparse.Namespace) -> int:
     """Print or write the files; return the exit code.
 
     Raises:
-      CommandError: if the service could not run the program, a file was changed, or one cannot be written.
+      CommandError: if the service could not run the program, a package has the unit and no drop-in is named, a file was
+        changed, or one cannot be written.
     """
     named = set(args.drop_ins or ())
-    texts = files(_command(args.program), [name for name in drop_ins() if name in named])
+    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else _packaged_unit()
+    if packaged is not None and not named:
+        raise CommandError(
+            f"a package has installed the unit {packaged}: name the drop-ins that it needs, such as --leases, or"
+            " another plugind with --command to write a unit that is used instead"
+        )
+    command = "" if packaged is not None else _command(args.program)
+    texts = files(command, [name for name in drop_ins() if name in named])
+    if packaged is not None:
+        del texts[UNIT]
     if args.print:
         say("\n".join(f"# {os.path.join(args.directory, name)}\n{text}" for name, text in texts.items()))
         return EXIT_OK
     try:
-        _install(args.directory, texts, force=args.force)
+        _install(args.directory, texts, force=args.force, links_to=None if packaged is None else SHARED)
     except OSError as error:
         place = escaped(encodable(str(error.filename or args.directory)))
         raise CommandError(f"cannot write {place}: {error.strerror}") from error
+    if packaged is not None:
+        say("have them used: systemctl daemon-reload && systemctl restart plugind\n")
     return EXIT_OK
+
+
+def _packaged_unit() -> str | None:
+    """Return the path of the unit that a package has installed; None if none has."""
+    paths = (os.path.join(directory, UNIT) for directory in PACKAGED)
+    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def _command(program: str | None) -> str:
@@ -99,27 +123,31 @@ def _command(program: str | None) -> str:
     return " ".join(map(quoted, words))
 
 
-def _install(directory: str, texts: Mapping[str, str], *, force: bool) -> None:
+def _install(directory: str, texts: Mapping[str, str], *, force: bool, links_to: str | None) -> None:
+    """Write the texts, or links to the files of this name in ``links_to`` that are there."""
+    targets = {} if links_to is None else {name: os.path.join(links_to, name) for name in texts}
+    targets = {name: target for name, target in targets.items() if os.path.exists(target)}
+    wanted = {name: _link_to(targets[name]) if name in targets else text for name, text in texts.items()}
     present = {name: _read(os.path.join(directory, name)) for name in texts}
-    changed = [os.path.join(directory, name) for name, text in texts.items() if present[name] not in (None, text)]
+    changed = [os.path.join(directory, name) for name, text in wanted.items() if present[name] not in (None, text)]
     if changed and not force:
         raise CommandError(
             f"{', '.join(map(escaped, changed))} is not what would be written: compare it with --print, and replace it"
             " with --force; nothing was written"
         )
-    for name, text in texts.items():
+    for name, text in wanted.items():
         path = os.path.join(directory, name)
         if present[name] == text:
             say(f"{escaped(path)} is as it should be\n")
             continue
-        _write(path, text)
+        _write(path, text, targets.get(name))
         say(f"{escaped(path)} was {'written' if present[name] is None else 'replaced'}\n")
 
 
 def _read(path: str) -> str | None:
     """Return the contents of the file at ``path``; None if there is none."""
     if os.path.islink(path):
-        return f"a link to {os.readlink(path)}"
+        return _link_to(os.readlink(path))
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read(_MOST)
@@ -127,11 +155,23 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _write(path: str, text: str) -> None:
-    """Write a file atomically."""
+def _link_to(target: str) -> str:
+    """Return what stands for a link where texts are compared."""
+    return f"a link to {target}"
+
+
+def _write(path: str, text: str, target: str | None) -> None:
+    """Write a file atomically, or a link to ``target``."""
     directory, name = os.path.split(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o755)
+    if target is not None:
+        temporary = os.path.join(directory, f".{name}.new")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        os.symlink(target, temporary)
+        os.replace(temporary, path)
+        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         replace_file(descriptor, name, text.encode(), mode=0o644, temporary=f".{name}.new")

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ...protocol.leases.forms import LEASE
 from ...protocol.leases.free import natural
@@ -19,7 +20,7 @@ from ..client.errors import ClientError
 from ..client.lease_calls import all_leases, recovery
 from ..client.reaching import ANSWER_TIMEOUT, WRITING
 from ..client.transport import asked
-from .ending import EXIT_OK, complain, say
+from .ending import EXIT_FAILED, EXIT_OK, complain, say
 from .lease_failures import fail
 from .lease_watch import watch_leases
 from .lease_words import add_period_arguments, devices_by_resource, end, owner, user
@@ -34,6 +35,7 @@ _EPILOG = """examples:
   plugind leases
   plugind leases --prefix slurm- -o json | jq -r '.leases[].id'
   plugind leases --watch
+  plugind leases recover
   plugind leases recover --none-held
   plugind leases --history --device gpu-3 --at 02:14
   plugind leases --history --user alice --since yesterday -o csv
@@ -44,7 +46,8 @@ devices counted, and then more columns are left out. In a pipe, and with -o wide
 
 'recover --none-held' says that no leased device is in use, after the state of plugind was lost while some were: until
 then, or a reboot, no device is given to anybody. As a hint it names the processes whose environment has a lease
-that plugind does not know; anybody can forge that, and whoever has left it out is not named.
+that plugind does not know; anybody can forge that, and whoever has left it out is not named. 'recover' alone frees
+nothing: it says why devices are withheld, names these processes, and ends with 1 while devices are withheld.
 
 --history lists the devices of all leases that were granted, also of those that have ended, the latest grant first. An
 end that plugind did not see, such as that of a machine that lost its power, is shown as the time 'by' which it was, and
@@ -76,8 +79,6 @@ def run(args: argparse.Namespace) -> int:
     """List the leases, or free the devices that a lost state withholds; return the exit code."""
     if args.action is None and args.none_held:
         args.parser.error("--none-held is an option of 'plugind leases recover'")
-    if args.action is not None and not args.none_held:
-        args.parser.error("recover frees devices that may be in use: say with --none-held that none is")
     if args.action is not None and args.watch:
         args.parser.error("--watch follows the leases: leave out recover")
     path = status_path(args)
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         if args.watch:
             return watch_leases(path, args.prefix, as_json=args.output == "json")
         if args.action is not None:
-            return _recover(path, as_json=args.output == "json")
+            return (_recover if args.none_held else _show_recovery)(path, as_json=args.output == "json")
         found = asked(path, all_leases(args.prefix), timeout=ANSWER_TIMEOUT)
     except ClientError as error:
         return fail(error, args.output)
@@ -124,6 +125,29 @@ def _recover(path: str, *, as_json: bool) -> int:
     The owner of a process can block the reading of its environment forever, so that comes last.
     """
     asked(path, recovery(), timeout=WRITING)
+    processes = _hint(path)
+    if as_json:
+        say(json.dumps({"recovered": True, "processes": processes}) + "\n")
+    return EXIT_OK
+
+
+def _show_recovery(path: str, *, as_json: bool) -> int:
+    """Say whether devices are withheld, and list the processes that may use them, as a hint. Change nothing."""
+    withheld = asked(path, all_leases(), timeout=ANSWER_TIMEOUT).withheld
+    if withheld is None:
+        complain("no device is withheld: there is nothing to recover")
+    else:
+        complain(f"all devices are withheld: {text(withheld)}")
+        complain("nothing was changed: if none of them is in use, --none-held frees them")
+    processes = [] if withheld is None else _hint(path)
+    if as_json:
+        why = None if withheld is None else encodable(withheld)
+        say(json.dumps({"recovered": False, "withheld": why, "processes": processes}) + "\n")
+    return EXIT_OK if withheld is None else EXIT_FAILED
+
+
+def _hint(path: str) -> list[dict[str, Any]]:
+    """Name the processes that may use devices by a lease that plugind does not know; return them for programs."""
     processes = list(_processes())
     if processes:
         listed = {lease.id for lease in asked(path, all_leases(), timeout=ANSWER_TIMEOUT).leases}
@@ -133,10 +157,7 @@ def _recover(path: str, *, as_json: bool) -> int:
             f"hint: process {pid} may use devices: its environment, which anybody can forge, names the lease"
             f" {text(lease)}, which plugind does not know"
         )
-    if as_json:
-        said = [{"pid": pid, "lease": encodable(lease)} for pid, lease in processes]
-        say(json.dumps({"recovered": True, "processes": said}) + "\n")
-    return EXIT_OK
+    return [{"pid": pid, "lease": encodable(lease)} for pid, lease in processes]
 
 
 def _processes() -> Iterator[tuple[int, str]]:

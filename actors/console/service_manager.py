@@ -153,7 +153,8 @@ def words_of(counts: PluginCounts) -> str:
     number = healthy + unhealthy
     sick = f": {healthy} healthy, {unhealthy} unhealthy" if unhealthy else ""
     devices = [f"{number} {'device' if number == 1 else 'devices'}{sick}"] if number else []
-    return "; ".join((plugins, *queued, *devices, *counts.unusable))
+    withheld = ["all devices are withheld"] if counts.withheld else []
+    return "; ".join((plugins, *queued, *devices, *withheld, *counts.unusable))
 
 
 def states_of(counts: PluginCounts) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
-from ..client.paths import default_status_path
+from ..client.paths import SERVICE_PATH, default_status_path
 from ..client.reaching import ANSWER_TIMEOUT, why_unreachable
 from .ending import EXIT_CONFIG, CommandError
 from .times import seconds
@@ -46,6 +47,8 @@ def status_path(args: argparse.Namespace) -> str:
     return default_status_path() if given is None else given
 
 
+#: Where the unit of the service is: the directory of an administrator's units, and those of packages.
+UNIT_DIRECTORIES: Final = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 #: Advice about a daemon that does not answer.
 _ADVICE: Mapping[str, str] = {
     "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
@@ -65,4 +68,7 @@ class Unanswered(Protocol):
 
 def unreachable(error: Unanswered, **advice: str) -> str:
     """Return a text with advice about a daemon that does not answer; ``advice`` replaces the default advice."""
-    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **advice})
+    known = {}
+    if error.path == SERVICE_PATH and any(os.path.exists(f"{place}/plugind.service") for place in UNIT_DIRECTORIES):
+        known["none"] = _ADVICE["none"].replace("one with 'plugind run'", "the service with 'systemctl start plugind'")
+    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **known, **advice})

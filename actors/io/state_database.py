@@ -21,6 +21,7 @@ from ...protocol.errors import StateError
 from ...protocol.leases import effects as leases_effects
 from ...protocol.leases.messages import Kept
 from ...protocol.plugins.devices import KnownResource
+from ...protocol.text import escaped
 from . import lease_tables
 
 T = TypeVar("T")
@@ -113,8 +114,15 @@ def cause_of(error: sqlite3.Error, path: str) -> str:
     with suppress(OSError):
         if os.statvfs(directory).f_flag & os.ST_RDONLY:
             return "its file system is read-only; mount it with rw, or use --state"
-    if not (os.access(directory, os.W_OK) and os.access(path, os.W_OK)):
-        return f"uid {os.geteuid()} may not write to it and its directory; give it the right to, or use --state"
+    for place in (directory, path):
+        with suppress(OSError):
+            found = os.stat(place)
+            if not os.access(place, os.W_OK):
+                owner = f"uid {found.st_uid} with the mode {stat.S_IMODE(found.st_mode):04o}"
+                return (
+                    f"uid {os.geteuid()} may not write to {escaped(place)}, which belongs to {owner}; give it the right"
+                    " to, or use --state"
+                )
     return f"{error}; free space, or repair its directory"
 
 

@@ -553,7 +553,8 @@ class Node:
         counts = await self.callers.ask(self.status.report, CountsAsked, "does not count its plugins")
         listed = (await self.resources()).counts.values()
         devices = sum(healthy for healthy, _ in listed), sum(unhealthy for _, unhealthy in listed)
-        return attrs.evolve(counts, queued=self.dial_slots.read().waiting, devices=devices)
+        queued, withheld = self.dial_slots.read().waiting, self.leases.memory.withheld is not None
+        return attrs.evolve(counts, queued=queued, devices=devices, withheld=withheld)
 
     def hung(self) -> tuple[str, ...]:
         """Return the actors that hang and without which the node does nothing, each with the reason.

@@ -154,9 +154,17 @@ def _share(path: str, users: Visitors) -> None:
     except OSError as error:
         raise ConfigError(
             f"user {os.geteuid()} cannot give the status socket {escaped(path)} to the group {users.group}:"
-            f" {error.strerror}; only root and members of the group can, so run plugind as one, or name another"
-            " --lease-group or --status-group"
+            f" {error.strerror}; {_what_to_do(error)}, or name another --lease-group or --status-group"
         ) from error
+
+
+def _what_to_do(error: OSError) -> str:
+    if os.geteuid() == 0 and error.errno == errno.EPERM:
+        return (
+            "root needs CAP_CHOWN for that: let the service have it with the drop-in of 'plugind install-unit"
+            " --other-users' or '--leases', put it in the group (SupplementaryGroups= and SystemCallFilter=@chown)"
+        )
+    return "only root and members of the group can, so run plugind as one"
 
 
 def _widen(directory: str, log: Logger, users: Visitors) -> None:

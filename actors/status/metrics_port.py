@@ -27,6 +27,11 @@ LIMITS = HttpLimits(
 RESERVED = 4
 #: Errors that can pass: another process has the port, or the machine does not have the address yet.
 _PASSING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+_ELSEWHERE = "give another address with --metrics"
+_HIDDEN = (
+    "if plugind is a service that may not open ports (RestrictAddressFamilies=), let it with the drop-in of"
+    " 'plugind install-unit --metrics', or "
+)
 
 
 @record
@@ -73,9 +78,8 @@ class MetricsPort:
         try:
             self._listener = listen(self.wanted)
         except OSError as error:
-            text = (
-                f"cannot serve metrics at {self.wanted}: {error.strerror or error}; give another address with --metrics"
-            )
+            hint = _HIDDEN if error.errno == errno.EAFNOSUPPORT else ""
+            text = f"cannot serve metrics at {self.wanted}: {error.strerror or error}; {hint}{_ELSEWHERE}"
             raise (SocketBusyError if error.errno in _PASSING else ConfigError)(text) from error
         self.reserve.refill()
         self.log.event(Level.INFO, "metrics are served", address=str(self._listener.address))

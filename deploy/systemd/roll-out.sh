@@ -64,6 +64,8 @@ bring() {
   keep="-o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold"
   install="DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $keep /var/tmp/$name"
   on_host "$install && rm /var/tmp/$name" || fail "the package cannot be installed"
+  # The installation has not restarted a daemon that could not start, and neither must this.
+  on_host "plugind config check" || fail "the new version refuses the configuration, so the daemon was not restarted"
   # It returns once the daemon has scanned its roots, and fails if it does not start.
   on_host "systemctl restart plugind" || fail "the service does not start"
   await_plugins

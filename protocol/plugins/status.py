@@ -77,6 +77,8 @@ class PluginCounts:
     queued: int = 0
     #: How many devices are healthy, and how many are not.
     devices: tuple[int, int] = (0, 0)
+    #: Whether no device is given to anybody, since it is not known which are in use.
+    withheld: bool = False
 
 
 @value

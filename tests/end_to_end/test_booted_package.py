@@ -186,6 +186,43 @@ def test_an_upgrade_keeps_the_changed_configuration_the_registered_plugin_and_st
     assert node.machine.show("red", "MainPID") == plugin
 
 
+@pytest.mark.parametrize(
+    ("place", "text", "said"),
+    [
+        ("/etc/plugind/plugind.toml.d/site.toml", 'rootz = ["/srv"]\n', "site.toml:1: unknown key rootz"),
+        ("/etc/default/plugind", 'PLUGIND_OPTIONS="--rootz --device-plugins"\n', "--rootz"),
+    ],
+)
+def test_a_daemon_whose_configuration_the_new_version_refuses_runs_on_until_it_is_mended(
+    node: Node, place: str, text: str, said: str
+) -> None:
+    node.start()
+    before = node.machine.show("plugind", "MainPID")
+    node.machine.write(place, text)
+    done = node.machine.run("dpkg", "--install", NEXT, timeout=INSTALLING)
+    assert (said in done.stderr, "run 'systemctl restart plugind'" in done.stderr) == (True, True), done.stderr
+    assert node.version().startswith(f"ii {__version__}-next")
+    assert node.machine.show("plugind", "MainPID") == before
+    # Modules that it imports late are still there.
+    node.run("plugind", "describe", NAME)
+    node.machine.write(place, "")
+    node.run("systemctl", "restart", "plugind")
+    node.run("plugind", "wait", NAME, "--timeout", "60")
+    # An option at the end, whose value may be left out, is no reason for a refusal.
+    node.machine.write("/etc/default/plugind", 'PLUGIND_OPTIONS="--device-plugins"\n')
+    node.run("plugind", "install-unit", "--device-plugins")
+    node.run("systemctl", "daemon-reload")
+    before = node.machine.show("plugind", "MainPID")
+    done = node.machine.run("dpkg", "--install", FIRST, timeout=INSTALLING)
+    assert "not restarted" not in done.stderr, done.stderr
+    assert node.machine.show("plugind", "ActiveState") == "active"
+    assert node.machine.show("plugind", "MainPID") != before
+    assert node.files("/etc/systemd/system/plugind.service.d") == [
+        "/etc/systemd/system/plugind.service.d/device-plugins.conf"
+    ]
+    assert node.machine.run("test", "-e", "/etc/systemd/system/plugind.service", check=False).returncode == 1
+
+
 GPU = "example.com/gpu"
 #: Runs commands again and again until there is a file ``stop``. It keeps their exit codes, and what failed ones say.
 LOAD = f"""

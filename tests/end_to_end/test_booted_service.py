@@ -179,7 +179,8 @@ def test_metrics_over_tcp_are_reached_with_their_drop_in_alone(machine: Machine)
     fetch = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9107/metrics').read().decode())"
     assert machine.run("systemctl", "restart", "plugind", check=False).returncode == 1
     said = [str(entry["MESSAGE"]) for entry in machine.journal("-u", "plugind")]
-    assert any("cannot serve metrics at 127.0.0.1:9107" in line for line in said), said
+    drop_in = "'plugind install-unit --metrics'"
+    assert any("cannot serve metrics at 127.0.0.1:9107" in line and drop_in in line for line in said), said
     machine.run(PLUGIND, "install-unit", "--metrics")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", "plugind")

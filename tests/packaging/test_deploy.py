@@ -107,6 +107,7 @@ case $2 in
     # As apt-get does without anybody to ask, where the configuration was edited.
     [ ! -e "$host/edited" ] || case $2 in *--force-confold*) ;; *) exit 100 ;; esac
     cp "$host/after" "$host/listed" ;;
+  *"config check"*) [ ! -e "$host/refused" ] || exit 78 ;;
   *systemctl*) if [ -e "$host/broken" ]; then rm "$host/listed"; exit 1; fi ;;
 esac
 """
@@ -115,6 +116,7 @@ name=${3#root@}
 echo "${name%%:*}: scp $3" >>"$FLEET/log"
 """
 PACKAGE = "plugind_1-1_amd64.deb"
+CHECK = "plugind config check"
 LISTING = "plugind ls --state registered -o name"
 INSTALL = (
     "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq"
@@ -176,7 +178,7 @@ def test_a_roll_out_begins_with_one_host_and_goes_on_in_batches(fleet: Fleet) ->
     assert [sorted(line[0] for line in lines[at : at + 4]) for at in (2, 6)] == [list("bbcc"), list("ddee")]
     for host in "abcdef":
         copied = f"scp root@{host}:/var/tmp/{PACKAGE}"
-        assert fleet.asked(host) == [LISTING, copied, INSTALL, "systemctl restart plugind", LISTING]
+        assert fleet.asked(host) == [LISTING, copied, INSTALL, CHECK, "systemctl restart plugind", LISTING]
 
 
 def test_a_roll_out_keeps_a_configuration_that_was_edited(fleet: Fleet) -> None:
@@ -184,6 +186,12 @@ def test_a_roll_out_keeps_a_configuration_that_was_edited(fleet: Fleet) -> None:
     fleet.host("a", "red\n", marks=["edited"])
     code, said = fleet.roll_out("a")
     assert (code, said.splitlines()[-1]) == (0, "a: done")
+
+
+def test_a_roll_out_restarts_no_daemon_whose_configuration_is_refused(fleet: Fleet) -> None:
+    fleet.host("a", "red\n", marks=["refused"])
+    code, said = fleet.roll_out("a")
+    assert (code, "a: the new version refuses the configuration" in said, fleet.asked("a")[-1]) == (1, True, CHECK)
 
 
 def test_a_canary_is_looked_at_again_before_the_others_are_changed(fleet: Fleet) -> None:

@@ -581,6 +581,25 @@ def test_recover_names_the_processes_whose_leases_are_not_listed(plugind: Run) -
     assert f"process {held.pid} " not in done.err
 
 
+@pytest.mark.parametrize(("withheld", "code"), [(None, 0), ("the state was lost", 1)])
+def test_recover_alone_frees_nothing_and_names_the_processes(plugind: Run, withheld: str | None, code: int) -> None:
+    listed = answer(200, snapshot_to_json(LeasesSnapshot(0.0, (LEASE,), withheld=withheld), 0.0, 0))
+    with sleeping(PLUGIND_LEASE="lost") as lost:
+        done = plugind([listed, listed], "leases", "recover", "-o", "json")
+    assert {tuple(request.line.split()[:2]) for request in done.asked} == {("GET", "/v1/leases")}
+    said = json.loads(done.out)
+    assert (done.code, said["recovered"], said["withheld"]) == (code, False, withheld)
+    assert ({"pid": lost.pid, "lease": "lost"} in said["processes"]) is (withheld is not None)
+    if withheld is None:
+        assert done.err == "plugind: no device is withheld: there is nothing to recover\n"
+    else:
+        assert done.err.startswith(
+            "plugind: all devices are withheld: the state was lost\n"
+            "plugind: nothing was changed: if none of them is in use, --none-held frees them\n"
+        )
+        assert f"plugind: hint: process {lost.pid} may use devices: " in done.err
+
+
 @contextmanager
 def sleeping(**variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """Have a process with these variables."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
-from plugind.actors.console import commands
-from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
+from plugind.actors.console import commands, install_unit, status_socket
+from plugind.actors.console.status_socket import unreachable
+from plugind.actors.console.unit_files import DROP_INS, UNIT, drop_ins, files, quoted
+from plugind.actors.http.client import UnreachableError
 
 REPOSITORY = Path(__file__).parents[3]
 ALL = [f"--{name}" for name in drop_ins()]
@@ -63,6 +67,76 @@ def test_a_masked_unit_stays_masked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert install(tmp_path) == 1
     assert (tmp_path / UNIT).is_symlink()
     assert "nothing was written" in capsys.readouterr().err
+
+
+@attrs.frozen
+class Packaged:
+    """A machine on which a package has the unit."""
+
+    directory: Path
+    shared: Path
+    unit: Path
+
+    def install(self, *options: str) -> int:
+        return commands.main(["install-unit", *options])
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
+    places = [tmp_path / name for name in ("etc", "share", "usr-lib")]
+    for place in places:
+        place.mkdir()
+    (unit := places[2] / UNIT).touch()
+    monkeypatch.setattr(install_unit, "DIRECTORY", str(places[0]))
+    monkeypatch.setattr(install_unit, "SHARED", str(places[1]))
+    monkeypatch.setattr(install_unit, "PACKAGED", (str(tmp_path / "none"), str(places[2])))
+    monkeypatch.setattr(status_socket, "UNIT_DIRECTORIES", (str(places[0]), str(places[2])))
+    return Packaged(places[0], places[1], unit)
+
+
+RESTART = "have them used: systemctl daemon-reload && systemctl restart plugind\n"
+
+
+def test_where_a_package_has_the_unit_only_links_to_its_drop_ins_are_written(
+    packaged: Packaged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (packaged.shared / DROP_INS).mkdir()
+    (target := packaged.shared / DROP_INS / "leases.conf").write_text("[Service]\n")
+    assert packaged.install("--leases", "--devices") == 0
+    link, file = (packaged.directory / DROP_INS / f"{name}.conf" for name in ("leases", "devices"))
+    # The package may be an older one, which does not have it.
+    assert (link.readlink(), file.is_symlink()) == (target, False)
+    assert file.read_text() == files("", ["devices"])[f"{DROP_INS}/devices.conf"]
+    assert [path.name for path in packaged.directory.iterdir()] == [DROP_INS]
+    assert capsys.readouterr().out == f"{file} was written\n{link} was written\n{RESTART}"
+    assert packaged.install("--leases", "--devices") == 0
+    assert capsys.readouterr().out == f"{file} is as it should be\n{link} is as it should be\n{RESTART}"
+    link.unlink()
+    link.write_text("[Service]\nNice=5\n")
+    assert packaged.install("--leases") == 1
+    assert not link.is_symlink()
+    assert packaged.install("--leases", "--force") == 0
+    assert link.readlink() == target
+
+
+def test_where_a_package_has_the_unit_none_is_written_unless_it_runs_another_program(
+    packaged: Packaged, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert packaged.install() == 1
+    assert [*packaged.directory.iterdir()] == []
+    assert capsys.readouterr().err.startswith(f"plugind: a package has installed the unit {packaged.unit}: name the ")
+    assert packaged.install(*COMMAND) == 0
+    assert contents(packaged.directory) == files("/usr/bin/plugind", ())
+
+
+@pytest.mark.parametrize(("path", "is_service"), [("/run/plugind/status.sock", True), ("/nowhere/status.sock", False)])
+def test_where_there_is_a_unit_a_missing_daemon_is_started_with_it(
+    packaged: Packaged, path: str, is_service: bool
+) -> None:
+    missing = UnreachableError(path, "No such file or directory", errno.ENOENT)
+    assert ("start the service with 'systemctl start plugind', or name" in unreachable(missing)) is is_service
+    packaged.unit.unlink()
+    assert "start one with 'plugind run', or name" in unreachable(missing)
 
 
 def test_print_writes_nothing_and_names_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,4 +204,5 @@ def test_the_words_count_what_does_not_serve_and_what_is_queued_for_a_dial() -> 
     assert words_of(counts) == "4 plugins: 3 registered, 2 of them not serving, 1 stale"
     assert words_of(PluginCounts({StateName.STALE: 1}, queued=7)) == "1 plugin: 1 stale; 7 queued"
     devices = [words_of(PluginCounts({}, unusable=("no /a",), devices=each)) for each in ((3, 0), (0, 1))]
+    assert words_of(PluginCounts({}, devices=(1, 0), withheld=True)) == "0 plugins; 1 device; all devices are withheld"
     assert devices == ["0 plugins; 3 devices; no /a", "0 plugins; 1 device: 0 healthy, 1 unhealthy; no /a"]

@@ -68,7 +68,7 @@ LINES = {
         *(f"v.com/gpu=1 --ttl {text}" for text in ("0", "soon")),
         *(f"v.com/gpu=1 --wait={text} -- true" for text in ("''", "s", "-1", "nan", "1e400", "1w", "'1 h'", "99999d")),
     ],
-    "leases": ["recover", "--none-held", "recover --none-held --watch"],
+    "leases": ["--none-held", "recover --none-held --watch"],
     "config": ["check /a --config=/b"],
     "ls": ["--status ''"],
     "describe": ["", "''", "a --status ''"],

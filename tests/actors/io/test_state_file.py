@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -316,9 +317,17 @@ async def test_what_is_in_a_directory_that_may_only_be_read_is_read(tmp_path: Pa
     (tmp_path / "state").chmod(0o500)
     file = file_in(tmp_path)
     assert await file.read() == [KnownResource(GPU, 4)]
-    with pytest.raises(StateError, match=f"cannot be used: uid {os.geteuid()} may not write to it"):
+    uid = os.geteuid()
+
+    def refusal(path: str, mode: str) -> str:
+        owner = f"which belongs to uid {uid} with the mode {mode};"
+        return re.escape(f"cannot be used: uid {uid} may not write to {tmp_path}/{path}, {owner}")
+
+    with pytest.raises(StateError, match=refusal("state", "0500")):
         await file.begin()
     (tmp_path / "state").chmod(0o700)
+    with pytest.raises(StateError, match=refusal("state/state.db", "0400")):
+        await file.begin()
     (tmp_path / "state/state.db").chmod(0o600)
     await file.write([Remember(GPU, 3)])
     assert await file.read() == [KnownResource(GPU, 3)]

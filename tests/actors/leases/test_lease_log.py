@@ -118,6 +118,7 @@ async def test_the_log_says_how_many_leases_a_restart_has_kept_and_that_devices_
             await node.start()
             await node.settled()
             assert log.take() == [(Level.ERROR, "all devices are withheld", {"reason": "the file was lost"})]
+            assert (await node.supervisor.internals.counts()).withheld
 
 
 async def test_who_got_devices_is_never_left_out_and_who_got_none_is(autojump_clock: object) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import NoReturn
 
 import attrs
 import pytest
@@ -19,6 +21,7 @@ from plugind.actors.http.server import HttpRequest, HttpResponse
 from plugind.actors.node.node import Node
 from plugind.actors.node.ports import Ports
 from plugind.actors.simulation.processes import MemoryProcesses
+from plugind.actors.status import metrics_port
 from plugind.actors.status.api import REQUESTS
 from plugind.actors.status.memory import Memory, StatusConfig
 from plugind.actors.status.metrics_port import LIMITS, MetricsPort
@@ -356,6 +359,17 @@ async def test_an_embedded_node_serves_its_metrics_until_it_ends_and_after_a_cra
         # The port is free again.
         async with embedded(simulated, MetricsConfig(str(address.port)), log):
             assert (await client.get("/metrics"))[0] == 200
+
+
+def test_a_service_that_may_open_no_port_names_the_drop_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: TcpAddress) -> NoReturn:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr(metrics_port, "listen", refused)
+    with pytest.raises(
+        ConfigError, match=r"; if .* with the drop-in of 'plugind install-unit --metrics', or give another"
+    ):
+        MetricsPort(TcpAddress("127.0.0.1", 9464)).open()
 
 
 async def test_a_node_that_cannot_have_its_port_does_not_start_and_leaves_nothing() -> None:
