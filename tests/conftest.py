@@ -7,6 +7,8 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -45,6 +47,23 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of processes for ``-n auto``: three for each core, since end-to-end tests mostly wait."""
     del config
     return 3 * len(os.sched_getaffinity(0))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the modules in each process of xdist before it reads them all.
+
+    In a fresh clone nothing is compiled yet, and processes that read the same modules in the same order would each
+    compile every one of them.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or not session.config.option.markexpr:
+        return
+    tests = Path(__file__).parent
+    paths = sorted(tests.rglob("test_*.py"))[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]
+    for path in paths:
+        # The collection reads the module again, and reports this.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(("plugind", "tests", *path.relative_to(tests).with_suffix("").parts)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
