@@ -256,17 +256,16 @@ EARLIER = attrs.evolve(OWN, start_ticks=OWN.start_ticks - 1)
 @pytest.mark.parametrize(
     ("owner", "is_kept"),
     [
-        (ProcessOwner(OWN), True),
-        (ContainerOwner(OWN), True),
-        (ProcessOwner(EARLIER), False),
-        (ContainerOwner(EARLIER), False),
-        (ProcessOwner(attrs.evolve(OWN, pid=1 << 30)), False),
-        (ContainerOwner(), False),
-        (TimeOwner(60.0, 1 << 60), False),
-        (ConnectionOwner("hash"), False),
-        (NoOwner(), False),
+        pytest.param(ProcessOwner(OWN), True, id="process"),
+        pytest.param(ContainerOwner(OWN), True, id="container"),
+        pytest.param(ProcessOwner(EARLIER), False, id="earlier process"),
+        pytest.param(ContainerOwner(EARLIER), False, id="earlier container"),
+        pytest.param(ProcessOwner(attrs.evolve(OWN, pid=1 << 30)), False, id="process that has ended"),
+        pytest.param(ContainerOwner(), False, id="container that is not bound"),
+        pytest.param(TimeOwner(60.0, 1 << 60), False, id="time"),
+        pytest.param(ConnectionOwner("hash"), False, id="connection"),
+        pytest.param(NoOwner(), False, id="nobody"),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("begins_first", [False, True])
 async def test_a_lease_whose_owner_runs_under_another_boot_id_keeps_its_devices(
