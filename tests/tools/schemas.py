@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
@@ -93,7 +94,7 @@ def _forms_in(kind: Any) -> Iterator[Any]:
 def _object(form: Any, *, closed: bool) -> Schema:
     hints = get_type_hints(form, include_extras=True)
     found: Schema = {
-        "description": form.__doc__,
+        "description": inspect.getdoc(form),
         "type": "object",
         "properties": {key: _schema_of(hint) for key, hint in hints.items()},
         "required": [key for key, hint in hints.items() if get_origin(hint) is not NotRequired],

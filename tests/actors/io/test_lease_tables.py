@@ -572,10 +572,11 @@ async def test_a_directory_cannot_be_added_while_leases_of_another_state_may_con
     with pytest.raises(ConfigError, match="leases of another state may be held of devices in the directories"):
         here.serve([str(tmp_path / "a"), str(tmp_path / "b")])
     here.serve([str(tmp_path / "a"), str(tmp_path / "c")])
-    await (killed if lives else file_in(tmp_path, state="neighbour", plugins=["b"])).write_leases([[DeleteLease("b")]])
+    neighbour = killed if lives else file_in(tmp_path, state="neighbour", plugins=["b"])
+    await neighbour.write_leases([[DeleteLease("b")]])
     here.serve([str(tmp_path / "b")])
     here.close()
-    killed.close()
+    neighbour.close()
 
 
 OLDER = "{}/state.db is older than leases that were held since this machine was started: an earlier copy of it has"

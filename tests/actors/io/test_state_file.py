@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ async def test_the_file_is_the_users_own_and_says_what_it_is(tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path / "state")) == ["state.db"]
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "state/state.db").stat().st_mode & 0o777 == 0o600
-    with sqlite3.connect(file.path) as database:
+    with closing(sqlite3.connect(file.path)) as database:
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert database.execute("SELECT name, capacity FROM resource").fetchall() == [(GPU, 4)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
@@ -40,8 +40,9 @@ async def node_with(store: FileHistory) -> AsyncIterator[SimulatedNode]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileHistory:
-    return FileHistory(tmp_path / "history.db")
+def store(tmp_path: Path) -> Iterator[FileHistory]:
+    with closing(FileHistory(tmp_path / "history.db")) as made:
+        yield made
 
 
 def shown(rows: list[HistoryRow]) -> list[tuple[object, ...]]:
