@@ -26,7 +26,7 @@ from plugind.protocol.backoff import Backoff
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages.liveness import LivenessMessage, UnwatchLiveness, WatchLiveness
-from plugind.protocol.messages.reconciler import ReconcilerMessage, ReportAsked
+from plugind.protocol.messages.reconciler import ListenerChanged, ReconcilerMessage, ReportAsked
 from plugind.protocol.messages.registration import ListenerFound
 from plugind.protocol.messages.status import StateChanged, StatusMessage
 from plugind.protocol.plugins.info import Plugin
@@ -53,6 +53,12 @@ class Rig:
     inbox: RegistrationInbox
     shown: trio.MemoryReceiveChannel[StatusMessage]
     watched: trio.MemoryReceiveChannel[LivenessMessage]
+    reconciled: trio.MemoryReceiveChannel[ReconcilerMessage]
+
+    def listeners(self) -> list[ReconcilerMessage]:
+        """Return what the reconciler was told about who listens since the last call."""
+        told = [self.reconciled.receive_nowait() for _ in range(self.reconciled.statistics().current_buffer_used)]
+        return [message for message in told if isinstance(message, ListenerChanged)]
 
     def said(self) -> list[tuple[StateName, str | None, tuple[Finished, ...]]]:
         """Return what the actor has reported since the last call: state, reason, and the operation that ended."""
@@ -75,7 +81,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
         raise DialError(failure, path, "too slow")
 
     status, shown = trio.open_memory_channel[StatusMessage](math.inf)
-    reconciler, _reconciled = trio.open_memory_channel[ReconcilerMessage](math.inf)
+    reconciler, reconciled = trio.open_memory_channel[ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[LivenessMessage](math.inf)
     timers = TryTimers()
     config = RegistrationConfig(
@@ -93,7 +99,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
         pending = None if handler is None else PendingDeregistration(INFO, 1, handler)
         crash = None if handler is None else Crash(1, "Oops")
         nursery.start_soon(actor.run, config, inbox, appeared(), pending, crash)
-        yield Rig(inbox, shown, watched)
+        yield Rig(inbox, shown, watched, reconciled)
         nursery.cancel_scope.cancel()
 
 
@@ -139,6 +145,8 @@ async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_aft
         socket = appeared()
         stale = WatchLiveness(SOCKET, 1, rig.inbox, registered=False, identity=socket.identity, root=socket.root)
         assert rig.watched.receive_nowait() == stale
+        # A life of the plugin ends with its listener (fault 49).
+        assert rig.listeners() == [ListenerChanged(SOCKET, 1, listening=False)]
         rig.inbox.send_nowait(ReportAsked())
         await trio.testing.wait_all_tasks_blocked()
         assert rig.watched.receive_nowait() == stale
