@@ -335,6 +335,17 @@ async def test_a_connection_lost_during_a_slow_register_is_dialed_again_to_notif
         assert handler.asked() == ["validate", "register"]
 
 
+async def test_a_notification_after_a_slow_handler_has_a_deadline(autojump_clock: MockClock) -> None:
+    """The timers have looked at this try before, in an earlier phase. The plugin is notified again."""
+    handler = FakeHandler().always("validate", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "a", hang="notify"))
+        await trio.sleep(8.1)
+        assert node.timeline("a.sock")[:4] == [
+            *((0.2, "validating"), (3.0, "registering"), (3.0, "notifying"), (8.0, "dialing"))
+        ]
+
+
 async def test_each_unanswered_notification_ends_after_five_seconds(autojump_clock: MockClock) -> None:
     """Behaviour 26: notify 5 s."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
