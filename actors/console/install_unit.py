@@ -13,8 +13,8 @@ from typing import Final
 from ...protocol.text import encodable, escaped
 from ..io.replacing import replace_file
 from .ending import EXIT_CONFIG, EXIT_OK, CommandError, say
-from .status_socket import UNIT_DIRECTORIES
-from .unit_files import HIDDEN, UNIT, drop_ins, files, quoted
+from .status_socket import UNIT, UNIT_DIRECTORIES, find_unit
+from .unit_files import HIDDEN, drop_ins, files, quoted
 
 #: The directory of an administrator's units.
 DIRECTORY: Final = UNIT_DIRECTORIES[0]
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         changed, or one cannot be written.
     """
     named = set(args.drop_ins or ())
-    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else _packaged_unit()
+    packaged = None if args.print or args.directory != DIRECTORY or args.program is not None else find_unit(PACKAGED)
     if packaged is not None and not named:
         raise CommandError(
             f"a package has installed the unit {packaged}: name the drop-ins that it needs, such as --leases, or"
@@ -94,12 +94,6 @@ def run(args: argparse.Namespace) -> int:
     if packaged is not None:
         say("have them used: systemctl daemon-reload && systemctl restart plugind\n")
     return EXIT_OK
-
-
-def _packaged_unit() -> str | None:
-    """Return the path of the unit that a package has installed; None if none has."""
-    paths = (os.path.join(directory, UNIT) for directory in PACKAGED)
-    return next((path for path in paths if os.path.exists(path)), None)
 
 
 def _command(program: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from ..client.paths import SERVICE_PATH, default_status_path
@@ -47,14 +47,18 @@ def status_path(args: argparse.Namespace) -> str:
     return default_status_path() if given is None else given
 
 
-#: Where the unit of the service is: the directory of an administrator's units, and those of packages.
+#: The unit of the service, and where it is: the directory of an administrator's units, and those of packages.
+UNIT: Final = "plugind.service"
 UNIT_DIRECTORIES: Final = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_NAME_IT = "or name its socket with --status or PLUGIND_STATUS"
 #: Advice about a daemon that does not answer.
 _ADVICE: Mapping[str, str] = {
     "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
-    "none": "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS",
+    "none": f"start one with 'plugind run', {_NAME_IT}",
     "late": "--answer-timeout gives it more time",
 }
+#: The same where the service has a unit.
+_START = {"none": f"start the service with 'systemctl start plugind', {_NAME_IT}"}
 
 
 class Unanswered(Protocol):
@@ -68,7 +72,11 @@ class Unanswered(Protocol):
 
 def unreachable(error: Unanswered, **advice: str) -> str:
     """Return a text with advice about a daemon that does not answer; ``advice`` replaces the default advice."""
-    known = {}
-    if error.path == SERVICE_PATH and any(os.path.exists(f"{place}/plugind.service") for place in UNIT_DIRECTORIES):
-        known["none"] = _ADVICE["none"].replace("one with 'plugind run'", "the service with 'systemctl start plugind'")
-    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **known, **advice})
+    start = _START if error.path == SERVICE_PATH and find_unit(UNIT_DIRECTORIES) is not None else {}
+    return why_unreachable(error.path, error.reason, error.code, {**_ADVICE, **start, **advice})
+
+
+def find_unit(directories: Iterable[str]) -> str | None:
+    """Return the path of the unit in the first of these directories that has it; None if none has."""
+    paths = (os.path.join(directory, UNIT) for directory in directories)
+    return next((path for path in paths if os.path.exists(path)), None)

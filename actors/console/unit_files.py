@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-UNIT: Final = "plugind.service"
+from .status_socket import UNIT
+
 #: The directory of the drop-ins beside the unit.
 DROP_INS: Final = f"{UNIT}.d"
 #: Directories that the unit hides from the daemon: no program in them can be run, and no root can be there.

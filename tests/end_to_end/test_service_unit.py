@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.console.unit_files import UNIT, drop_ins, files, quoted
+from plugind.actors.console.status_socket import UNIT
+from plugind.actors.console.unit_files import drop_ins, files, quoted
 from plugind.tests.end_to_end.packages import program
 from plugind.tests.end_to_end.processes import finish
 

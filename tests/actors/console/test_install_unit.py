@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from plugind.actors.console import commands, install_unit, status_socket
-from plugind.actors.console.status_socket import unreachable
-from plugind.actors.console.unit_files import DROP_INS, UNIT, drop_ins, files, quoted
+from plugind.actors.console.status_socket import UNIT, unreachable
+from plugind.actors.console.unit_files import DROP_INS, drop_ins, files, quoted
 from plugind.actors.http.client import UnreachableError
 
 REPOSITORY = Path(__file__).parents[3]
